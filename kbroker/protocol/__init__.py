@@ -1,0 +1,1 @@
+"""Bytes <-> messages: schemas, codecs, framing, record batches. Never does IO and knows no clock."""

@@ -1,0 +1,65 @@
+"""Codecs on demand: a message and version is compiled the first time that somebody asks, and kept.
+
+The source is registered with `linecache`, so that a traceback through emitted code shows its lines.
+"""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any, NamedTuple, Protocol
+
+from kbroker.protocol.compiler.emit import Source
+from kbroker.protocol.compiler.plan import plan
+from kbroker.protocol.compiler.runtime import Buffer
+from kbroker.protocol.versions import Message
+
+__all__ = ["Codec", "codec"]
+
+
+class Decode(Protocol):
+    def __call__(self, buffer: Buffer, position: int = 0) -> tuple[Any, int]:
+        """The message and the position behind it. Anything malformed is a PeerError."""
+        ...
+
+
+class Encode(Protocol):
+    def __call__(self, value: Any, parts: list[Any]) -> None:
+        """Appends the message's bytes to `parts`. What stands in a Records field is appended as it is."""
+        ...
+
+
+class Codec(NamedTuple):
+    decode: Decode
+    encode: Encode
+    source: str
+
+    def to_bytes(self, value: Any) -> bytes:
+        parts: list[Any] = []
+        self.encode(value, parts)
+        return b"".join(parts)
+
+
+_codecs: dict[tuple[int, int], Codec] = {}
+_messages: list[Message] = []  # keeps the ids in the keys alive
+
+
+def codec(message: Message, version: int) -> Codec:
+    key = (id(message), version)
+    known = _codecs.get(key)
+    if known is None:
+        known = _codecs[key] = _compile(message, version)
+        _messages.append(message)
+    return known
+
+
+def _compile(message: Message, version: int) -> Codec:
+    label = f"{message.name} v{version}"
+    steps = plan(message, version)
+    source = Source(label)
+    source.decoder(steps)
+    source.encoder(steps)
+    text, filename = source.text(), f"<codec of {label}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    names = source.names
+    exec(compile(text, filename, "exec"), names)
+    return Codec(names["decode"], names["encode"], text)

@@ -1,0 +1,59 @@
+"""What emitted code calls where it cannot be inlined: long varints, unknown tags, refusals."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from kbroker.errors import PeerError
+from kbroker.protocol.types import MAX_STRING, unsigned_varint
+
+__all__ = ["MAX_ELEMENTS", "ONE_BYTE", "Buffer", "lie", "long_length", "long_text_length", "skip_tags", "varint"]
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_ELEMENTS = 1 << 20
+"""Array elements in one message, nested ones counted: a frame of empty structs may not become gigabytes of objects."""
+
+ONE_BYTE = tuple(bytes([value]) for value in range(256))
+
+
+def lie(reason: str) -> NoReturn:
+    raise PeerError(reason)
+
+
+def varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise PeerError("varint longer than five bytes")
+
+
+def skip_tags(buffer: Buffer, position: int, count: int) -> int:
+    """`count` is the byte before `position`, the first of a varint."""
+    if count > 0x7F:
+        count, position = varint(buffer, position - 1)
+    size = len(buffer)
+    for _ in range(count):
+        _, position = varint(buffer, position)
+        length, position = varint(buffer, position)
+        position += length
+        if position > size:
+            raise PeerError("a tagged field ends beyond the message")
+    return position
+
+
+def long_length(length: int) -> bytes:
+    """Length + 1 of 128 and more."""
+    return unsigned_varint(length)
+
+
+def long_text_length(length: int) -> bytes:
+    if length > MAX_STRING + 1:
+        raise ValueError(f"string of {length - 1} bytes")
+    return unsigned_varint(length)

@@ -1,0 +1,26 @@
+"""RenewDelegationToken (39): a longer life for a delegation token.
+
+v1: a throttled client does the waiting itself (KIP-219).
+"""
+
+from __future__ import annotations
+
+from kbroker.protocol.types import Bytes, Int16, Int32, Int64
+from kbroker.protocol.versions import Message, field
+
+REQUEST = Message(
+    "RenewDelegationTokenRequest",
+    field("hmac", Bytes),
+    field("renew_period_ms", Int64),
+    versions=(0, 2),
+    flexible=2,
+)
+
+RESPONSE = Message(
+    "RenewDelegationTokenResponse",
+    field("error_code", Int16),
+    field("expiry_timestamp_ms", Int64),
+    field("throttle_time_ms", Int32),
+    versions=(0, 2),
+    flexible=2,
+)

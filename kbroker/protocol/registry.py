@@ -1,0 +1,147 @@
+"""The flat table of all APIs: what is declared in `messages/`, and what of it this broker serves.
+
+A row costs nothing: a schema module is imported when its API is first asked for. ApiVersions and docs/compatibility.md
+are derived from this table, and nothing is advertised that `serves` does not name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cached_property
+from typing import Any
+
+from kbroker.protocol.headers import request_header_version, response_header_version
+from kbroker.protocol.versions import Message
+
+__all__ = ["APIS", "Api", "api"]
+
+
+class Api:
+    """One row. `serves`: the first and last version that a handler answers; None until there is one."""
+
+    def __init__(
+        self,
+        key: int,
+        name: str,
+        module: str,
+        *,
+        serves: tuple[int, int] | None = None,
+        between_brokers: bool = False,
+    ) -> None:
+        self.key = key
+        self.name = name
+        self.module_name = module
+        self.serves = serves
+        self.between_brokers = between_brokers
+
+    @cached_property
+    def messages(self) -> Any:
+        """The schema module, `kbroker.protocol.messages.<name>`."""
+        return importlib.import_module(f"kbroker.protocol.messages.{self.module_name}")
+
+    @cached_property
+    def request(self) -> Message:
+        message: Message = self.messages.REQUEST
+        return message
+
+    @cached_property
+    def response(self) -> Message:
+        message: Message = self.messages.RESPONSE
+        return message
+
+    @property
+    def versions(self) -> range:
+        """Every version that the schema declares."""
+        return self.request.versions
+
+    def request_header_version(self, version: int) -> int:
+        return request_header_version(self.key, version, self.request.flexible_since)
+
+    def response_header_version(self, version: int) -> int:
+        return response_header_version(self.key, version, self.response.flexible_since)
+
+    def __repr__(self) -> str:
+        return f"<Api {self.key} {self.name}>"
+
+
+APIS: tuple[Api, ...] = (
+    Api(0, "Produce", "produce"),
+    Api(1, "Fetch", "fetch"),
+    Api(2, "ListOffsets", "list_offsets"),
+    Api(3, "Metadata", "metadata"),
+    Api(4, "LeaderAndIsr", "leader_and_isr", between_brokers=True),
+    Api(5, "StopReplica", "stop_replica", between_brokers=True),
+    Api(6, "UpdateMetadata", "update_metadata", between_brokers=True),
+    Api(7, "ControlledShutdown", "controlled_shutdown", between_brokers=True),
+    Api(8, "OffsetCommit", "offset_commit"),
+    Api(9, "OffsetFetch", "offset_fetch"),
+    Api(10, "FindCoordinator", "find_coordinator"),
+    Api(11, "JoinGroup", "join_group"),
+    Api(12, "Heartbeat", "heartbeat"),
+    Api(13, "LeaveGroup", "leave_group"),
+    Api(14, "SyncGroup", "sync_group"),
+    Api(15, "DescribeGroups", "describe_groups"),
+    Api(16, "ListGroups", "list_groups"),
+    Api(17, "SaslHandshake", "sasl_handshake"),
+    Api(18, "ApiVersions", "api_versions"),
+    Api(19, "CreateTopics", "create_topics"),
+    Api(20, "DeleteTopics", "delete_topics"),
+    Api(21, "DeleteRecords", "delete_records"),
+    Api(22, "InitProducerId", "init_producer_id"),
+    Api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch"),
+    Api(24, "AddPartitionsToTxn", "add_partitions_to_txn"),
+    Api(25, "AddOffsetsToTxn", "add_offsets_to_txn"),
+    Api(26, "EndTxn", "end_txn"),
+    Api(27, "WriteTxnMarkers", "write_txn_markers", between_brokers=True),
+    Api(28, "TxnOffsetCommit", "txn_offset_commit"),
+    Api(29, "DescribeAcls", "describe_acls"),
+    Api(30, "CreateAcls", "create_acls"),
+    Api(31, "DeleteAcls", "delete_acls"),
+    Api(32, "DescribeConfigs", "describe_configs"),
+    Api(33, "AlterConfigs", "alter_configs"),
+    Api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs"),
+    Api(35, "DescribeLogDirs", "describe_log_dirs"),
+    Api(36, "SaslAuthenticate", "sasl_authenticate"),
+    Api(37, "CreatePartitions", "create_partitions"),
+    Api(38, "CreateDelegationToken", "create_delegation_token"),
+    Api(39, "RenewDelegationToken", "renew_delegation_token"),
+    Api(40, "ExpireDelegationToken", "expire_delegation_token"),
+    Api(41, "DescribeDelegationToken", "describe_delegation_token"),
+    Api(42, "DeleteGroups", "delete_groups"),
+    Api(43, "ElectLeaders", "elect_leaders"),
+    Api(44, "IncrementalAlterConfigs", "incremental_alter_configs"),
+    Api(45, "AlterPartitionReassignments", "alter_partition_reassignments"),
+    Api(46, "ListPartitionReassignments", "list_partition_reassignments"),
+    Api(47, "OffsetDelete", "offset_delete"),
+    Api(48, "DescribeClientQuotas", "describe_client_quotas"),
+    Api(49, "AlterClientQuotas", "alter_client_quotas"),
+    Api(50, "DescribeUserScramCredentials", "describe_user_scram_credentials"),
+    Api(51, "AlterUserScramCredentials", "alter_user_scram_credentials"),
+    Api(56, "AlterPartition", "alter_partition", between_brokers=True),
+    Api(57, "UpdateFeatures", "update_features"),
+    Api(60, "DescribeCluster", "describe_cluster"),
+    Api(61, "DescribeProducers", "describe_producers"),
+    Api(65, "DescribeTransactions", "describe_transactions"),
+    Api(66, "ListTransactions", "list_transactions"),
+    Api(67, "AllocateProducerIds", "allocate_producer_ids", between_brokers=True),
+    Api(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat"),
+    Api(69, "ConsumerGroupDescribe", "consumer_group_describe"),
+    Api(71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions"),
+    Api(72, "PushTelemetry", "push_telemetry"),
+    Api(74, "ListConfigResources", "list_config_resources"),
+    Api(75, "DescribeTopicPartitions", "describe_topic_partitions"),
+    Api(76, "ShareGroupHeartbeat", "share_group_heartbeat"),
+    Api(77, "ShareGroupDescribe", "share_group_describe"),
+    Api(78, "ShareFetch", "share_fetch"),
+    Api(79, "ShareAcknowledge", "share_acknowledge"),
+    Api(90, "DescribeShareGroupOffsets", "describe_share_group_offsets"),
+    Api(91, "AlterShareGroupOffsets", "alter_share_group_offsets"),
+    Api(92, "DeleteShareGroupOffsets", "delete_share_group_offsets"),
+)
+
+_BY_KEY = {each.key: each for each in APIS}
+
+
+def api(key: int) -> Api:
+    """KeyError for a key that has no row."""
+    return _BY_KEY[key]
