@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-__all__ = ["Value", "shared_default", "value_class"]
+__all__ = ["Value", "bare_class", "shared_default", "value_class"]
 
 
 class _FieldLike(Protocol):
@@ -47,6 +47,11 @@ def value_class(name: str, fields: Sequence[_FieldLike]) -> type[Value]:
     names = tuple(each.name for each in fields)
     made = type(name, (Value,), {"__slots__": names, "names": names, "__init__": __init__})
     return made
+
+
+def bare_class(cls: type[Value]) -> type[Value]:
+    """The same without a constructor: made in half the time, by a decoder, which sets every member itself."""
+    return type(cls.__name__, (cls,), {"__slots__": (), "__init__": object.__init__})
 
 
 def shared_default(cls: type[Value]) -> Value:

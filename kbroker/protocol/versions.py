@@ -26,7 +26,7 @@ from kbroker.protocol.types import (
     read_unsigned_varint,
     unsigned_varint,
 )
-from kbroker.protocol.values import Value, shared_default, value_class
+from kbroker.protocol.values import Value, bare_class, shared_default, value_class
 
 __all__ = ["NEVER", "Field", "Message", "Struct", "field"]
 
@@ -124,10 +124,17 @@ class Struct(construct.Construct):  # type: ignore[misc]
         self.name = name
         self.fields: Sequence[Field] = fields
         self.value: type[Value] = value_class(name, fields)
+        self._bare_value: type[Value] | None = None
         self._default: Value | None = None
 
     def __call__(self, **members: Any) -> Any:
         return self.value(**members)
+
+    def bare_value(self) -> type[Value]:
+        """What a decoder makes its values of."""
+        if self._bare_value is None:
+            self._bare_value = bare_class(self.value)
+        return self._bare_value
 
     def shared_default(self) -> Value:
         if self._default is None:

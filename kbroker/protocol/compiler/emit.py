@@ -8,7 +8,7 @@ inlined; tagged fields, which are rare, get functions of their own.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,7 +38,6 @@ class Source:
         self.indent = 0
         self.count = 0
         self.names: dict[str, Any] = {
-            "new": object.__new__,
             "pack": struct.pack,
             "unpack_from": struct.unpack_from,
             "PeerError": PeerError,
@@ -80,6 +79,13 @@ class Source:
             self.names[name] = layout.pack if kind == "pack" else layout.unpack_from
         return name
 
+    def few(self, kind: Callable[[str], tuple[Any, ...]], code: str) -> str:
+        """The name of a table of `struct` calls for short lists."""
+        name = f"{kind.__name__}_{code.replace('?', 'o')}"
+        if name not in self.names:
+            self.names[name] = kind(code)
+        return name
+
     def decoder(self, plan: StructPlan) -> None:
         Decoder(self).function(plan)
 
@@ -111,7 +117,7 @@ class Decoder:
     def struct(self, plan: StructPlan) -> str:
         source = self.source
         value = source.fresh("o")
-        source.line(f"{value} = new({source.constant('C', plan.struct.value)})")
+        source.line(f"{value} = {source.constant('C', plan.struct.bare_value())}()")
         for each in plan.absent:
             source.line(f"{value}.{each.name} = {default_expression(source, each)}")
         for step in plan.steps:
@@ -228,7 +234,9 @@ class Decoder:
             source.line(f"if left < 0 or {needed} > size - position: {refusal}")
             element = step.element
             if isinstance(element, FixedStep) and len(element.code) == 1:
-                source.line(f"{target} = list(unpack_from(f'>{{{length}}}{element.code}', buffer, position))")
+                few = f"{source.few(runtime.few_unpacks, element.code)}[{length}](buffer, position)"
+                many = f"unpack_from(f'>{{{length}}}{element.code}', buffer, position)"
+                source.line(f"{target} = list({few} if {length} < FEW else {many})")
                 source.line(f"position += {needed}")
                 return
             items = source.fresh("a")
@@ -299,7 +307,7 @@ class Encoder:
         default = tag.field.default_value
         match tag.step:
             case ArrayStep() if default == []:
-                return f"{value} != []" if tag.step.nullable else value
+                return f"{value} != []" if tag.step.nullable else f"({value} or {value} is None)"
             case StructStep() if default is not None:
                 shared = self.source.constant("D", tag.field.default())
                 return f"({value} is not {shared} and {value} != {shared})"
@@ -325,13 +333,24 @@ class Encoder:
         match step:
             case FixedStep():
                 self.codes.append(step.code)
-                self.values.append(value)
+                self.values.append(self.fixed(step, value))
             case TextStep() | BlobStep():
                 self.sized(step, value)
             case ArrayStep():
                 self.array(step, value)
             case StructStep():
                 self.nested(step, value)
+
+    def fixed(self, step: FixedStep, value: str) -> str:
+        """What `struct` would write though it does not fit is refused first: null as a bool, a uuid cut or padded."""
+        if step.code == "?":
+            return f"+{value}"
+        if step.code != "16s":
+            return value
+        uuid = self.source.fresh("u")
+        self.source.line(f"{uuid} = {value}")
+        self.source.line(f"if len({uuid}) != 16: refuse_uuid({uuid})")
+        return uuid
 
     def flush(self) -> None:
         if self.codes == ["x"]:
@@ -362,21 +381,30 @@ class Encoder:
 
     def sized(self, step: TextStep | BlobStep, value: str) -> None:
         source = self.source
-        data, length = source.fresh("d"), source.fresh("n")
-        one = " + 1" if step.compact else ""
+        data = source.fresh("d")
+        if not step.nullable:
+            self.present(step, value, data)
+            return
+        codes, values = self.codes, self.values
+        source.line(f"{data} = {value}")
+        with source.block(f"if {data} is None:"):
+            if step.compact:
+                self.codes = [*codes, "x"]
+            else:
+                self.codes, self.values = [*codes, "h" if isinstance(step, TextStep) else "i"], [*values, "-1"]
+            self.flush()
+        with source.block("else:"):
+            self.codes, self.values = codes, values
+            self.present(step, data, data)
+
+    def present(self, step: TextStep | BlobStep, value: str, data: str) -> None:
+        """What is not null: a length and the bytes."""
+        source = self.source
+        length = source.fresh("n")
         encoded = f"{value}.encode()" if isinstance(step, TextStep) else value
-        if step.nullable:
-            source.line(f"{data} = {value}")
-            with source.block(f"if {data} is None:"):
-                source.line(f"{length} = {0 if step.compact else -1}")
-                source.line(f"{data} = b''")
-            with source.block("else:"):
-                if isinstance(step, TextStep):
-                    source.line(f"{data} = {data}.encode()")
-                source.line(f"{length} = len({data}){one}")
-        else:
+        if encoded != data:
             source.line(f"{data} = {encoded}")
-            source.line(f"{length} = len({data}){one}")
+        source.line(f"{length} = len({data}){' + 1' if step.compact else ''}")
         self.length(step, length)
         source.line(f"put({data})")
 
@@ -393,11 +421,11 @@ class Encoder:
                 source.line(f"{length} = len({items}){one}")
         else:
             source.line(f"{length} = len({items}){one}")
-        self.length(step, length)
         element = step.element
         if isinstance(element, FixedStep) and len(element.code) == 1:
-            source.line(f"if {items}: put(pack(f'>{{len({items})}}{element.code}', *{items}))")
+            self.numbers(step, element.code, items, length)
             return
+        self.length(step, length)
         item = source.fresh("o")
         with source.block(f"for {item} in {items}:"):
             if isinstance(element, StructStep):
@@ -405,6 +433,17 @@ class Encoder:
             else:
                 self.step(element, item)
             self.flush()
+
+    def numbers(self, step: ArrayStep, code: str, items: str, length: str) -> None:
+        source = self.source
+        many = f"pack(f'>{{len({items})}}{code}', *{items})"
+        if step.compact and not self.codes:
+            few = f"{source.few(runtime.few_counted_packs, code)}[len({items})]({length}, *{items})"
+            source.line(f"put({few} if {length} <= FEW else long_length({length}) + {many})")
+            return
+        self.length(step, length)
+        few = f"{source.few(runtime.few_packs, code)}[len({items})](*{items})"
+        source.line(f"if {items}: put({few} if len({items}) < FEW else {many})")
 
     def nested(self, step: StructStep, value: str) -> None:
         source = self.source

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+import struct
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from kbroker.errors import PeerError
 from kbroker.protocol.types import MAX_STRING, unsigned_varint
 
-__all__ = ["MAX_ELEMENTS", "ONE_BYTE", "Buffer", "lie", "long_length", "long_text_length", "skip_tags", "varint"]
+__all__ = [
+    "FEW",
+    "MAX_ELEMENTS",
+    "ONE_BYTE",
+    "Buffer",
+    "few_counted_packs",
+    "few_packs",
+    "few_unpacks",
+    "lie",
+    "long_length",
+    "long_text_length",
+    "refuse_uuid",
+    "skip_tags",
+    "varint",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -15,6 +31,22 @@ MAX_ELEMENTS = 1 << 20
 """Array elements in one message, nested ones counted: a frame of empty structs may not become gigabytes of objects."""
 
 ONE_BYTE = tuple(bytes([value]) for value in range(256))
+
+FEW = 16
+"""Lists of fewer numbers than this (replicas, partitions) have their `struct` call looked up, not parsed."""
+
+
+def few_unpacks(code: str) -> tuple[Callable[..., Any], ...]:
+    return tuple(struct.Struct(f">{count}{code}").unpack_from for count in range(FEW))
+
+
+def few_packs(code: str) -> tuple[Callable[..., bytes], ...]:
+    return tuple(struct.Struct(f">{count}{code}").pack for count in range(FEW))
+
+
+def few_counted_packs(code: str) -> tuple[Callable[..., bytes], ...]:
+    """With the compact count before them."""
+    return tuple(struct.Struct(f">B{count}{code}").pack for count in range(FEW))
 
 
 def lie(reason: str) -> NoReturn:
@@ -57,3 +89,7 @@ def long_text_length(length: int) -> bytes:
     if length > MAX_STRING + 1:
         raise ValueError(f"string of {length - 1} bytes")
     return unsigned_varint(length)
+
+
+def refuse_uuid(value: bytes) -> NoReturn:
+    raise ValueError(f"uuid of {len(value)} bytes")

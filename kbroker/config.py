@@ -1,0 +1,991 @@
+"""Kafka's configs under Kafka's names: the tables of broker and topic configs, and how texts become typed values.
+
+A config is declared once, as a line in a table below; type, default, check, synonyms and documentation follow from it.
+Knows nothing of where a text came from (file, command line, request) and never reads a file itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar, cast, overload
+
+from kbroker.errors import UserError
+
+__all__ = [
+    "BROKER_CONFIGS",
+    "TOPIC_CONFIGS",
+    "BrokerConfig",
+    "ConfigEntry",
+    "ConfigKey",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "Endpoint",
+    "TopicConfig",
+    "describe_topic_configs",
+    "format_value",
+    "parse_properties",
+    "topic_config",
+    "validate_topic_configs",
+]
+
+T = TypeVar("T")
+Check = Callable[[Any], str | None]
+"""Takes a typed value and says what is wrong with it, or None."""
+
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+DAY_MS: Final = 86_400_000
+MB: Final = 1 << 20
+
+
+class ConfigType(IntEnum):
+    """The numbers are DescribeConfigs' own."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from; the numbers are DescribeConfigs' own."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class ConfigSynonym(NamedTuple):
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One config as DescribeConfigs and CreateTopics tell it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: ConfigType
+    synonyms: tuple[ConfigSynonym, ...]
+    documentation: str
+    is_sensitive: bool = False
+    is_read_only: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is not ConfigSource.DYNAMIC_TOPIC_CONFIG
+
+
+class Endpoint(NamedTuple):
+    """A named listener; port 0 stands for whatever port the system gives, an empty host for every interface."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+class Fallback(NamedTuple):
+    """A broker config that stands in for a topic config, and what its unit is worth in the topic config's unit."""
+
+    name: str
+    factor: int = 1
+
+
+class ConfigKey(Generic[T]):
+    """One line of a table. On an instance of the table the attribute is the typed value, on the class it is this key.
+
+    The property's name is the attribute's with dots for underscores: no name of Kafka's has an underscore of its own.
+    `__get__` alone makes it a non-data descriptor: values live in the instance's own dict and are found first.
+    """
+
+    __slots__ = ("attribute", "check", "default", "documentation", "fallbacks", "name", "parser", "type")
+
+    def __init__(
+        self,
+        kind: ConfigType,
+        default: T,
+        check: Check | None,
+        documentation: str,
+        fallbacks: tuple[Fallback, ...] = (),
+        parser: Callable[[str], object] | None = None,
+    ) -> None:
+        self.name = ""
+        self.type = kind
+        self.default = default
+        self.check = check
+        self.documentation = documentation
+        self.fallbacks = fallbacks
+        self.parser = parser or _PARSERS[kind]
+        self.attribute = ""
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self.attribute = attribute
+        self.name = attribute.replace("_", ".")
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> ConfigKey[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> ConfigKey[T] | T:
+        return self if instance is None else self.default
+
+    @property
+    def default_text(self) -> str | None:
+        """The default as Kafka shows it; a text that is absent is no empty text."""
+        is_absent = self.type is ConfigType.STRING and not self.default
+        return None if is_absent else format_value(self.default)
+
+    def parse(self, text: str) -> T:
+        """The typed value; ValueError says in one line what is wrong."""
+        try:
+            value = self.parser(text.strip())
+        except ValueError:
+            raise ValueError(f"{self.name}={text} is not {_KINDS[self.type]}") from None
+        problem = self.check(value) if self.check is not None else None
+        if problem is not None:
+            raise ValueError(f"{self.name}={text} {problem}")
+        return cast(T, value)
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError
+    return lowered == "true"
+
+
+def _integer(bits: int) -> Callable[[str], int]:
+    limit = 1 << (bits - 1)
+
+    def parse(text: str) -> int:
+        # int() also takes 1_000 and digits of other scripts, which Kafka refuses.
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        if not (digits.isascii() and digits.isdigit()):
+            raise ValueError
+        value = int(text)
+        if not -limit <= value < limit:
+            raise ValueError
+        return value
+
+    return parse
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",")) if text else ()
+
+
+_PARSERS: Final[Mapping[ConfigType, Callable[[str], object]]] = {
+    ConfigType.BOOLEAN: _boolean,
+    ConfigType.STRING: str,
+    ConfigType.INT: _integer(32),
+    ConfigType.SHORT: _integer(16),
+    ConfigType.LONG: _integer(64),
+    ConfigType.DOUBLE: float,
+    ConfigType.LIST: _list,
+    ConfigType.CLASS: str,
+    ConfigType.PASSWORD: str,
+}
+
+_KINDS: Final = {
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.INT: "a whole number of 32 bits",
+    ConfigType.SHORT: "a whole number of 16 bits",
+    ConfigType.LONG: "a whole number of 64 bits",
+    ConfigType.DOUBLE: "a number",
+}
+
+
+def format_value(value: object) -> str | None:
+    """The text that Kafka shows for a typed value."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def at_least(least: float) -> Check:
+    return lambda value: None if value is None or value >= least else f"must be at least {least}"
+
+
+def between(least: float, most: float) -> Check:
+    return lambda value: None if least <= value <= most else f"must be between {least} and {most}"
+
+
+def one_of(*choices: str) -> Check:
+    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
+
+
+def some_of(*choices: str) -> Check:
+    """A list that is not empty and holds nothing else."""
+    problem = f"must list one or more of {', '.join(choices)}"
+    return lambda value: None if value and all(item in choices for item in value) else problem
+
+
+def _gzip_level(value: int) -> str | None:
+    return None if value == -1 or 1 <= value <= 9 else "must be between 1 and 9, or -1"
+
+
+def _throttled_replicas(value: tuple[str, ...]) -> str | None:
+    def is_pair(item: str) -> bool:
+        partition, colon, broker = item.partition(":")
+        return bool(colon) and partition.strip().isdigit() and broker.strip().isdigit()
+
+    if value == ("*",) or all(is_pair(item) for item in value):
+        return None
+    return "must be * or a list of partition:broker"
+
+
+def _flag(default: bool, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[bool]:
+    return ConfigKey(ConfigType.BOOLEAN, default, None, documentation, _fallbacks(fallbacks))
+
+
+def _short(default: int, check: Check | None, documentation: str) -> ConfigKey[int]:
+    return ConfigKey(ConfigType.SHORT, default, check, documentation)
+
+
+def _int(default: int, check: Check | None, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[int]:
+    return ConfigKey(ConfigType.INT, default, check, documentation, _fallbacks(fallbacks))
+
+
+def _long(default: int, check: Check | None, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[int]:
+    return ConfigKey(ConfigType.LONG, default, check, documentation, _fallbacks(fallbacks))
+
+
+def _double(default: float, check: Check | None, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[float]:
+    return ConfigKey(ConfigType.DOUBLE, default, check, documentation, _fallbacks(fallbacks))
+
+
+def _string(default: str, check: Check | None, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[str]:
+    return ConfigKey(ConfigType.STRING, default, check, documentation, _fallbacks(fallbacks))
+
+
+def _strings(
+    default: tuple[str, ...], check: Check | None, documentation: str, *fallbacks: str | Fallback
+) -> ConfigKey[tuple[str, ...]]:
+    return ConfigKey(ConfigType.LIST, default, check, documentation, _fallbacks(fallbacks))
+
+
+def _texts(default: tuple[str, ...], documentation: str) -> ConfigKey[tuple[str, ...]]:
+    """A list that Kafka declares as one text."""
+    return ConfigKey(ConfigType.STRING, default, None, documentation, parser=_list)
+
+
+def _optional_int(check: Check | None, documentation: str) -> ConfigKey[int | None]:
+    return ConfigKey(ConfigType.INT, None, check, documentation)
+
+
+def _optional_long(check: Check | None, documentation: str) -> ConfigKey[int | None]:
+    return ConfigKey(ConfigType.LONG, None, check, documentation)
+
+
+def _optional_string(documentation: str) -> ConfigKey[str | None]:
+    return ConfigKey(ConfigType.STRING, None, None, documentation)
+
+
+def _fallbacks(given: tuple[str | Fallback, ...]) -> tuple[Fallback, ...]:
+    return tuple(each if isinstance(each, Fallback) else Fallback(each) for each in given)
+
+
+class _Table:
+    """Typed values of one table; they do not change once made."""
+
+    def __init__(self, values: Mapping[str, object], texts: Mapping[str, str]) -> None:
+        for key in _keys_of(type(self)):
+            self.__dict__[key.attribute] = values.get(key.name, key.default)
+        self.__dict__["texts"] = MappingProxyType(dict(texts))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a {type(self).__name__} does not change: {name}")
+
+    def value_of(self, name: str) -> object:
+        return self.__dict__[name.replace(".", "_")]
+
+
+def _keys_of(table: type) -> Iterable[ConfigKey[Any]]:
+    return [key for key in vars(table).values() if isinstance(key, ConfigKey)]
+
+
+_CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+
+class TopicConfig(_Table):
+    """The effective configs of a topic: its own, else the broker's, else the default."""
+
+    texts: Mapping[str, str]
+    """The topic's own overrides, as they were given."""
+
+    cleanup_policy = _strings(
+        ("delete",),
+        some_of("compact", "delete"),
+        "What happens to old segments: they are deleted by time and size, compacted by key, or both.",
+        "log.cleanup.policy",
+    )
+    compression_gzip_level = _int(
+        -1,
+        _gzip_level,
+        "Level used when compression.type is gzip; -1 is the library's own choice.",
+        "compression.gzip.level",
+    )
+    compression_lz4_level = _int(9, between(1, 17), "Level used when compression.type is lz4.", "compression.lz4.level")
+    compression_type = _string(
+        "producer",
+        one_of(*_CODECS),
+        "Codec of the stored batches; producer keeps each batch as it was sent.",
+        "compression.type",
+    )
+    compression_zstd_level = _int(
+        3, between(-131072, 22), "Level used when compression.type is zstd.", "compression.zstd.level"
+    )
+    delete_retention_ms = _long(
+        DAY_MS,
+        at_least(0),
+        "How long a tombstone survives compaction, so that slow readers still see the delete.",
+        "log.cleaner.delete.retention.ms",
+    )
+    file_delete_delay_ms = _long(
+        60_000,
+        at_least(0),
+        "How long a deleted segment's file stays before it leaves the disk.",
+        "log.segment.delete.delay.ms",
+    )
+    flush_messages = _long(
+        MAX_LONG,
+        at_least(1),
+        "Records that may be in the page cache alone before an fsync is forced; 1 syncs before each acknowledgement.",
+        "log.flush.interval.messages",
+    )
+    flush_ms = _long(
+        MAX_LONG,
+        at_least(0),
+        "Time that records may be in the page cache alone before an fsync is forced.",
+        "log.flush.interval.ms",
+        "log.flush.scheduler.interval.ms",
+    )
+    follower_replication_throttled_replicas = _strings(
+        (),
+        _throttled_replicas,
+        "Replicas whose replication is slowed on the follower's side: partition:broker, or * for all.",
+    )
+    index_interval_bytes = _int(
+        4096, at_least(0), "Bytes of log between two entries of the offset index.", "log.index.interval.bytes"
+    )
+    leader_replication_throttled_replicas = _strings(
+        (),
+        _throttled_replicas,
+        "Replicas whose replication is slowed on the leader's side: partition:broker, or * for all.",
+    )
+    local_retention_bytes = _long(
+        -2,
+        at_least(-2),
+        "Bytes kept on local disk with tiered storage; -2 follows retention.bytes.",
+        "log.local.retention.bytes",
+    )
+    local_retention_ms = _long(
+        -2,
+        at_least(-2),
+        "Time kept on local disk with tiered storage; -2 follows retention.ms.",
+        "log.local.retention.ms",
+    )
+    max_compaction_lag_ms = _long(
+        MAX_LONG,
+        at_least(1),
+        "Longest time that a record stays out of compaction's reach.",
+        "log.cleaner.max.compaction.lag.ms",
+    )
+    max_message_bytes = _int(
+        MB + 12,
+        at_least(0),
+        "Largest batch that a producer may send, as it arrives (after compression).",
+        "message.max.bytes",
+    )
+    message_downconversion_enable = _flag(
+        True,
+        "Whether batches are converted for consumers that know only older formats.",
+        "log.message.downconversion.enable",
+    )
+    message_timestamp_after_max_ms = _long(
+        3_600_000,
+        at_least(0),
+        "How far a record's timestamp may lie ahead of the broker's clock; unused with LogAppendTime.",
+        "log.message.timestamp.after.max.ms",
+    )
+    message_timestamp_before_max_ms = _long(
+        MAX_LONG,
+        at_least(0),
+        "How far a record's timestamp may lie behind the broker's clock; unused with LogAppendTime.",
+        "log.message.timestamp.before.max.ms",
+    )
+    message_timestamp_type = _string(
+        "CreateTime",
+        one_of(*_TIMESTAMP_TYPES),
+        "Whether a record carries its producer's time or the time of the append.",
+        "log.message.timestamp.type",
+    )
+    min_cleanable_dirty_ratio = _double(
+        0.5,
+        between(0, 1),
+        "Share of the log that must be uncompacted before compaction begins.",
+        "log.cleaner.min.cleanable.ratio",
+    )
+    min_compaction_lag_ms = _long(
+        0, at_least(0), "Time for which a record is safe from compaction.", "log.cleaner.min.compaction.lag.ms"
+    )
+    min_insync_replicas = _int(
+        1, at_least(1), "Replicas that must be in sync before acks=all is accepted.", "min.insync.replicas"
+    )
+    preallocate = _flag(False, "Whether a new segment's file gets its full size at once.", "log.preallocate")
+    remote_log_copy_disable = _flag(False, "Whether tiered storage stops copying this topic's segments.")
+    remote_log_delete_on_disable = _flag(
+        False, "Whether tiered data is deleted when tiered storage is turned off for the topic."
+    )
+    remote_storage_enable = _flag(False, "Tiered storage; not offered here, so true is refused.")
+    retention_bytes = _long(
+        -1, None, "Size of a partition above which its oldest segments go; -1 is without limit.", "log.retention.bytes"
+    )
+    retention_ms = _long(
+        7 * DAY_MS,
+        at_least(-1),
+        "Age above which a segment goes; -1 is without limit.",
+        "log.retention.ms",
+        Fallback("log.retention.minutes", 60_000),
+        Fallback("log.retention.hours", 3_600_000),
+    )
+    segment_bytes = _int(
+        1024 * MB, at_least(14), "Size at which a segment's file is closed and a new one begun.", "log.segment.bytes"
+    )
+    segment_index_bytes = _int(
+        10 * MB,
+        at_least(4),
+        "Largest size of an index file; a full index begins a new segment.",
+        "log.index.size.max.bytes",
+    )
+    segment_jitter_ms = _long(
+        0,
+        at_least(0),
+        "Random share taken off segment.ms, so that segments do not all roll at once.",
+        "log.roll.jitter.ms",
+        Fallback("log.roll.jitter.hours", 3_600_000),
+    )
+    segment_ms = _long(
+        7 * DAY_MS,
+        at_least(1),
+        "Age at which a segment is closed even if it is not full.",
+        "log.roll.ms",
+        Fallback("log.roll.hours", 3_600_000),
+    )
+    unclean_leader_election_enable = _flag(
+        False,
+        "Whether a replica out of sync may lead when no other is left, at the price of lost records.",
+        "unclean.leader.election.enable",
+    )
+
+
+class BrokerConfig(_Table):
+    """The configs of a broker, as its properties give them."""
+
+    texts: Mapping[str, str]
+    """The properties that were given, as they were given, those that are not known here included."""
+    warnings: tuple[str, ...]
+    """A line for each property that has no meaning here."""
+
+    advertised_listeners = _texts(
+        (), "Addresses told to clients, one for each named listener; empty: those of listeners."
+    )
+    auto_create_topics_enable = _flag(True, "Whether asking for the metadata of a topic that is not there creates it.")
+    broker_id = _int(-1, at_least(-1), "This broker's number in the cluster; -1 has one generated and kept.")
+    broker_rack = _optional_string("Where this broker stands, for spreading replicas and for reading nearby.")
+    compression_gzip_level = _int(-1, _gzip_level, "Broker's default for the topic config of the same name.")
+    compression_lz4_level = _int(9, between(1, 17), "Broker's default for the topic config of the same name.")
+    compression_type = _string("producer", one_of(*_CODECS), "Broker's default for the topic config of the same name.")
+    compression_zstd_level = _int(3, between(-131072, 22), "Broker's default for the topic config of the same name.")
+    connections_max_idle_ms = _long(
+        600_000, None, "A connection on which nothing completes for so long is closed; negative: never."
+    )
+    controller_listener_names = _texts((), "Listeners that belong to a KRaft controller; they are left out here.")
+    default_replication_factor = _int(1, at_least(1), "Replicas of a topic created without a count.")
+    delete_topic_enable = _flag(True, "Whether topics may be deleted.")
+    fetch_max_bytes = _int(55 * MB, at_least(1024), "Most bytes in one fetch response, whatever the client asks for.")
+    group_initial_rebalance_delay_ms = _int(
+        3_000, at_least(0), "How long a new group waits for more members before its first rebalance."
+    )
+    group_max_session_timeout_ms = _int(1_800_000, None, "Longest session timeout that a member may ask for.")
+    group_max_size = _int(MAX_INT, at_least(1), "Most members of a group.")
+    group_min_session_timeout_ms = _int(6_000, None, "Shortest session timeout that a member may ask for.")
+    inter_broker_listener_name = _optional_string("The named listener that brokers use among themselves.")
+    listener_security_protocol_map = _texts(
+        ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
+        "What each named listener speaks, as NAME:PROTOCOL.",
+    )
+    listeners = _texts(
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Addresses to listen on, as NAME://HOST:PORT. By default this machine only, as nobody is authenticated.",
+    )
+    log_cleaner_delete_retention_ms = _long(DAY_MS, at_least(0), "Broker's default for delete.retention.ms.")
+    log_cleaner_enable = _flag(True, "Whether compaction runs at all.")
+    log_cleaner_max_compaction_lag_ms = _long(MAX_LONG, at_least(1), "Broker's default for max.compaction.lag.ms.")
+    log_cleaner_min_cleanable_ratio = _double(0.5, between(0, 1), "Broker's default for min.cleanable.dirty.ratio.")
+    log_cleaner_min_compaction_lag_ms = _long(0, at_least(0), "Broker's default for min.compaction.lag.ms.")
+    log_cleanup_policy = _strings(("delete",), some_of("compact", "delete"), "Broker's default for cleanup.policy.")
+    log_dir = _string("kbroker-data", None, "Directory of the data, if log.dirs does not name any.")
+    log_dirs = _texts((), "Directories of the data; empty: log.dir.")
+    log_flush_interval_messages = _long(MAX_LONG, at_least(1), "Broker's default for flush.messages.")
+    log_flush_interval_ms = _optional_long(
+        None, "Broker's default for flush.ms; unset: log.flush.scheduler.interval.ms."
+    )
+    log_flush_offset_checkpoint_interval_ms = _int(
+        60_000, at_least(0), "How often the recovery points are written down."
+    )
+    log_flush_scheduler_interval_ms = _long(
+        MAX_LONG, None, "How often the logs are looked over for one that is due for an fsync."
+    )
+    log_flush_start_offset_checkpoint_interval_ms = _int(
+        60_000, at_least(0), "How often the log start offsets are written down."
+    )
+    log_index_interval_bytes = _int(4096, at_least(0), "Broker's default for index.interval.bytes.")
+    log_index_size_max_bytes = _int(10 * MB, at_least(4), "Broker's default for segment.index.bytes.")
+    log_initial_task_delay_ms = _long(
+        30_000, at_least(0), "How long after start the first look at retention, flushing and checkpoints happens."
+    )
+    log_local_retention_bytes = _long(-2, at_least(-2), "Broker's default for local.retention.bytes.")
+    log_local_retention_ms = _long(-2, at_least(-2), "Broker's default for local.retention.ms.")
+    log_message_downconversion_enable = _flag(True, "Broker's default for message.downconversion.enable.")
+    log_message_timestamp_after_max_ms = _long(
+        3_600_000, at_least(0), "Broker's default for message.timestamp.after.max.ms."
+    )
+    log_message_timestamp_before_max_ms = _long(
+        MAX_LONG, at_least(0), "Broker's default for message.timestamp.before.max.ms."
+    )
+    log_message_timestamp_type = _string(
+        "CreateTime", one_of(*_TIMESTAMP_TYPES), "Broker's default for message.timestamp.type."
+    )
+    log_preallocate = _flag(False, "Broker's default for preallocate.")
+    log_retention_bytes = _long(-1, None, "Broker's default for retention.bytes.")
+    log_retention_check_interval_ms = _long(300_000, at_least(1), "How often retention looks for segments to delete.")
+    log_retention_hours = _int(
+        168, None, "Broker's default for retention.ms, in hours; minutes and milliseconds win over it."
+    )
+    log_retention_minutes = _optional_int(
+        None, "Broker's default for retention.ms, in minutes; milliseconds win over it."
+    )
+    log_retention_ms = _optional_long(None, "Broker's default for retention.ms.")
+    log_roll_hours = _int(168, at_least(1), "Broker's default for segment.ms, in hours; milliseconds win over it.")
+    log_roll_jitter_hours = _int(
+        0, at_least(0), "Broker's default for segment.jitter.ms, in hours; milliseconds win over it."
+    )
+    log_roll_jitter_ms = _optional_long(at_least(0), "Broker's default for segment.jitter.ms.")
+    log_roll_ms = _optional_long(at_least(1), "Broker's default for segment.ms.")
+    log_segment_bytes = _int(1024 * MB, at_least(14), "Broker's default for segment.bytes.")
+    log_segment_delete_delay_ms = _long(60_000, at_least(0), "Broker's default for file.delete.delay.ms.")
+    max_connections = _int(MAX_INT, at_least(0), "Most connections at one time, over all listeners.")
+    max_connections_per_ip = _int(MAX_INT, at_least(0), "Most connections at one time from one address.")
+    max_incremental_fetch_session_cache_slots = _int(1000, at_least(0), "Most fetch sessions that are remembered.")
+    message_max_bytes = _int(MB + 12, at_least(0), "Broker's default for max.message.bytes.")
+    min_insync_replicas = _int(1, at_least(1), "Broker's default for the topic config of the same name.")
+    num_partitions = _int(1, at_least(1), "Partitions of a topic created without a count.")
+    offset_metadata_max_bytes = _int(4096, None, "Largest note that a client may leave beside a committed offset.")
+    offsets_retention_check_interval_ms = _long(
+        600_000, at_least(1), "How often committed offsets are looked over for old ones."
+    )
+    offsets_retention_minutes = _int(7 * 24 * 60, at_least(1), "How long the offsets of an empty group are kept.")
+    offsets_topic_num_partitions = _int(50, at_least(1), "Partitions of the topic that holds committed offsets.")
+    offsets_topic_replication_factor = _short(
+        3,
+        at_least(1),
+        "Replicas of the topic that holds committed offsets; never more than there are brokers in a cluster of one.",
+    )
+    offsets_topic_segment_bytes = _int(100 * MB, at_least(1), "Segment size of the topic that holds committed offsets.")
+    producer_id_expiration_check_interval_ms = _int(600_000, at_least(1), "How often idle producer ids are looked for.")
+    producer_id_expiration_ms = _int(
+        DAY_MS, at_least(1), "How long a partition remembers a producer that sends nothing."
+    )
+    queued_max_request_bytes = _long(
+        256 * MB,
+        None,
+        "Most bytes of requests in memory for all connections together; over it, reading stops.",
+    )
+    reserved_broker_max_id = _int(1000, at_least(0), "Generated broker ids begin above this one.")
+    socket_listen_backlog_size = _int(50, at_least(1), "Connections that may wait to be accepted.")
+    socket_receive_buffer_bytes = _int(
+        102_400, None, "The system's receive buffer of a connection; -1 leaves it to the system."
+    )
+    socket_request_max_bytes = _int(100 * MB, at_least(1), "Largest request.")
+    socket_send_buffer_bytes = _int(
+        102_400, None, "The system's send buffer of a connection; -1 leaves it to the system."
+    )
+    transaction_max_timeout_ms = _int(900_000, at_least(1), "Longest transaction timeout that a producer may ask for.")
+    transaction_state_log_min_isr = _int(2, at_least(1), "min.insync.replicas of the topic that holds transactions.")
+    transaction_state_log_num_partitions = _int(50, at_least(1), "Partitions of the topic that holds transactions.")
+    transaction_state_log_replication_factor = _short(
+        3,
+        at_least(1),
+        "Replicas of the topic that holds transactions; never more than there are brokers in a cluster of one.",
+    )
+    transaction_state_log_segment_bytes = _int(
+        100 * MB, at_least(1), "Segment size of the topic that holds transactions."
+    )
+    transactional_id_expiration_ms = _int(7 * DAY_MS, at_least(1), "How long an idle transactional id is remembered.")
+    unclean_leader_election_enable = _flag(False, "Broker's default for the topic config of the same name.")
+    zookeeper_connect = _optional_string(
+        "HOST:PORT,HOST:PORT/PATH of a ZooKeeper; unset: a cluster of one, its metadata in the data directory."
+    )
+    zookeeper_connection_timeout_ms = _optional_int(
+        at_least(1), "How long the first connection to ZooKeeper may take; unset: the session timeout."
+    )
+    zookeeper_session_timeout_ms = _int(18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.")
+    kbroker_record_validation = _string(
+        "header",
+        one_of("header", "full"),
+        "What of a batch is checked on arrival: its header and checksum, or every record as well.",
+    )
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
+        """Typed and checked; UserError names the first property that is wrong."""
+        given = {_ALIASES.get(name, name): text for name, text in properties.items()}
+        values: dict[str, object] = {}
+        for name, text in given.items():
+            if name in BROKER_CONFIGS:
+                try:
+                    values[name] = BROKER_CONFIGS[name].parse(text)
+                except ValueError as problem:
+                    raise UserError(str(problem)) from None
+        config = cls(values, given)
+        config.__dict__["warnings"] = tuple(_warning(name) for name in given if name not in BROKER_CONFIGS)
+        inherited = {name: _inherited(key, config) for name, key in TOPIC_CONFIGS.items()}
+        config.__dict__["topic_defaults"] = TopicConfig(inherited, {})
+        config.__dict__["endpoints"] = _endpoints(config)
+        config.__dict__["advertised_endpoints"] = _advertised_endpoints(config)
+        config.__dict__["inter_broker_endpoint"] = _inter_broker_endpoint(config)
+        return config
+
+    endpoints: tuple[Endpoint, ...]
+    """The listeners to open, in the order given."""
+    advertised_endpoints: tuple[Endpoint, ...]
+    """What clients are told. The caller replaces a port 0 by the bound one, an empty host by the machine's name."""
+    inter_broker_endpoint: Endpoint
+    topic_defaults: TopicConfig
+    """What a topic without configs of its own gets."""
+
+    @property
+    def data_dirs(self) -> tuple[str, ...]:
+        return self.log_dirs or (self.log_dir,)
+
+
+TOPIC_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in _keys_of(TopicConfig)}
+BROKER_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in _keys_of(BrokerConfig)}
+
+_ALIASES: Final = {"node.id": "broker.id"}
+
+# Known to Kafka, but about machinery that does not exist here, or not yet.
+_WITHOUT_EFFECT: Final = (
+    "add.partitions.to.txn.",
+    "alter.config.policy.",
+    "alter.log.dirs.",
+    "authorizer.class.name",
+    "auto.include.jmx.reporter",
+    "auto.leader.rebalance.enable",
+    "background.threads",
+    "broker.heartbeat.interval.ms",
+    "broker.id.generation.enable",
+    "broker.session.timeout.ms",
+    "client.quota.callback.class",
+    "connection.failed.authentication.delay.ms",
+    "connections.max.reauth.ms",
+    "control.plane.listener.name",
+    "controlled.shutdown.",
+    "controller.quorum.",
+    "controller.quota.",
+    "controller.socket.timeout.ms",
+    "create.topic.policy.class.name",
+    "delegation.token.",
+    "delete.records.purgatory.",
+    "early.start.listeners",
+    "eligible.leader.replicas.enable",
+    "fetch.purgatory.",
+    "group.consumer.",
+    "group.coordinator.",
+    "group.share.",
+    "group.streams.",
+    "initial.broker.registration.timeout.ms",
+    "inter.broker.protocol.version",
+    "kafka.metrics.",
+    "leader.imbalance.",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.",
+    "log.cleaner.threads",
+    "log.dir.failure.timeout.ms",
+    "log.message.format.version",
+    "log.message.timestamp.difference.max.ms",
+    "max.connection.creation.rate",
+    "max.connections.per.ip.overrides",
+    "max.request.partition.size.limit",
+    "metadata.",
+    "metric.reporters",
+    "metrics.",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.",
+    "offsets.commit.",
+    "offsets.load.buffer.size",
+    "offsets.topic.compression.codec",
+    "password.encoder.",
+    "principal.builder.class",
+    "process.roles",
+    "producer.purgatory.",
+    "queued.max.requests",
+    "quota.window.",
+    "remote.",
+    "replica.",
+    "replication.quota.",
+    "request.timeout.ms",
+    "sasl.",
+    "security.",
+    "share.",
+    "socket.connection.setup.",
+    "ssl.",
+    "telemetry.max.bytes",
+    "transaction.abort.timed.out.",
+    "transaction.partition.verification.enable",
+    "transaction.remove.expired.",
+    "transaction.state.log.load.buffer.size",
+    "transaction.two.phase.commit.enable",
+    "zookeeper.clientCnxnSocket",
+    "zookeeper.max.in.flight.requests",
+    "zookeeper.metadata.migration.enable",
+    "zookeeper.set.acl",
+    "zookeeper.ssl.",
+)
+"""Names, and beginnings of names where they end in a dot."""
+
+
+def _warning(name: str) -> str:
+    if any(name == known or (known.endswith(".") and name.startswith(known)) for known in _WITHOUT_EFFECT):
+        return f"{name} has no effect in kbroker"
+    import difflib  # only for a mistyped name: a broker that starts without one does not pay for it
+
+    nearest = difflib.get_close_matches(name, [*BROKER_CONFIGS, *_ALIASES], n=1)
+    return f"{name} is not a known config" + (f"; did you mean {nearest[0]}?" if nearest else "")
+
+
+_SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_WILDCARDS: Final = ("0.0.0.0", "::")
+
+
+def _endpoints(config: BrokerConfig) -> tuple[Endpoint, ...]:
+    found = _parse_endpoints("listeners", config.listeners, config)
+    if not found:
+        raise UserError("listeners names no listener: give at least one NAME://HOST:PORT")
+    taken: dict[tuple[str, int], Endpoint] = {}
+    for endpoint in found:
+        other = taken.setdefault((endpoint.host, endpoint.port or -len(taken) - 1), endpoint)
+        if other is not endpoint:
+            raise UserError(f"listeners has two listeners on one address: {other} and {endpoint}")
+    return found
+
+
+def _advertised_endpoints(config: BrokerConfig) -> tuple[Endpoint, ...]:
+    found = _parse_endpoints("advertised.listeners", config.advertised_listeners or config.listeners, config)
+    names = {endpoint.name for endpoint in config.endpoints}
+    for endpoint in found:
+        if endpoint.host in _WILDCARDS:
+            raise UserError(
+                f"clients cannot connect to {endpoint.host}: set advertised.listeners to an address that they can reach"
+            )
+        if endpoint.name not in names:
+            raise UserError(f"advertised.listeners has {endpoint}, but listeners has no {endpoint.name}")
+    return found
+
+
+def _inter_broker_endpoint(config: BrokerConfig) -> Endpoint:
+    name = config.inter_broker_listener_name
+    for endpoint in config.advertised_endpoints:
+        if endpoint.name == name or (name is None and endpoint.security_protocol == "PLAINTEXT"):
+            return endpoint
+    if name is None:
+        return config.advertised_endpoints[0]
+    raise UserError(f"inter.broker.listener.name={name} is not among the advertised listeners")
+
+
+def _parse_endpoints(source: str, texts: tuple[str, ...], config: BrokerConfig) -> tuple[Endpoint, ...]:
+    protocols = _protocols(config)
+    endpoints: dict[str, Endpoint] = {}
+    for text in filter(None, texts):
+        name, separator, address = text.partition("://")
+        host, colon, port = address.rpartition(":")
+        name = name.upper()
+        if not (separator and colon and port.isascii() and port.isdigit() and int(port) < 65536 and name):
+            raise UserError(f"{source} has '{text}', which is not NAME://HOST:PORT")
+        if name in endpoints:
+            raise UserError(f"{source} names {name} twice")
+        if name in (other.upper() for other in config.controller_listener_names):
+            continue
+        if name not in protocols:
+            raise UserError(f"{source} has {name}, which listener.security.protocol.map does not explain")
+        endpoints[name] = Endpoint(name, host.removeprefix("[").removesuffix("]"), int(port), protocols[name])
+    return tuple(endpoints.values())
+
+
+def _protocols(config: BrokerConfig) -> dict[str, str]:
+    protocols: dict[str, str] = {}
+    for pair in config.listener_security_protocol_map:
+        name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
+        if not colon or protocol not in _SECURITY_PROTOCOLS:
+            raise UserError(f"listener.security.protocol.map has '{pair}', which is not NAME:PROTOCOL")
+        protocols[name] = protocol
+    return protocols
+
+
+def topic_config(defaults: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+    """The effective configs of a topic; all topics without overrides share one object.
+
+    Overrides that are unknown or do not parse, from a newer release perhaps, are passed over.
+    """
+    if not overrides:
+        return defaults.topic_defaults
+    values = {name: defaults.topic_defaults.value_of(name) for name in TOPIC_CONFIGS}
+    for name, text in overrides.items():
+        if name in TOPIC_CONFIGS:
+            with suppress(ValueError):
+                values[name] = TOPIC_CONFIGS[name].parse(text)
+    return TopicConfig(values, overrides)
+
+
+def _inherited(key: ConfigKey[Any], defaults: BrokerConfig) -> object:
+    """What a topic that says nothing gets: the first broker config that was set, else the default."""
+    for name, factor in key.fallbacks:
+        if name in defaults.texts:
+            value = defaults.value_of(name)
+            # A negative time says "without limit", in whatever unit.
+            if isinstance(value, int) and factor != 1:
+                value = -1 if value < 0 else value * factor
+            return value
+    return key.default
+
+
+def validate_topic_configs(overrides: Mapping[str, str | None]) -> str | None:
+    """What makes the overrides invalid (INVALID_CONFIG), or None."""
+    values: dict[str, Any] = {}
+    for name, text in overrides.items():
+        key = TOPIC_CONFIGS.get(name)
+        if key is None:
+            return f"Unknown topic config name: {name}"
+        if text is None:
+            return f"Topic config {name} has no value"
+        try:
+            values[name] = key.parse(text)
+        except ValueError as problem:
+            return f"Invalid value: {problem}"
+    if values.get("remote.storage.enable"):
+        return "remote.storage.enable=true needs tiered storage, which this broker does not have"
+    if values.get("min.compaction.lag.ms", 0) > values.get("max.compaction.lag.ms", MAX_LONG):
+        return "min.compaction.lag.ms is larger than max.compaction.lag.ms"
+    return None
+
+
+def describe_topic_configs(defaults: BrokerConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every topic config with its effective value, and where each value on the way to it comes from."""
+    effective = topic_config(defaults, overrides)
+    entries = []
+    for key in TOPIC_CONFIGS.values():
+        synonyms = []
+        if key.name in overrides:
+            synonyms.append(ConfigSynonym(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        synonyms += _synonyms(key, defaults)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        value = format_value(effective.value_of(key.name))
+        entries.append(ConfigEntry(key.name, value, source, key.type, tuple(synonyms), key.documentation))
+    return entries
+
+
+def _synonyms(key: ConfigKey[Any], defaults: BrokerConfig) -> Iterable[ConfigSynonym]:
+    for name, _factor in key.fallbacks:
+        if name in defaults.texts:
+            yield ConfigSynonym(name, defaults.texts[name], ConfigSource.STATIC_BROKER_CONFIG)
+    for name, _factor in key.fallbacks:
+        default = BROKER_CONFIGS[name].default_text
+        if default is not None:
+            yield ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A Java properties file: # and ! begin comments, = or : or a blank ends the name, a backslash continues a line."""
+    properties: dict[str, str] = {}
+    for line in _logical_lines(text):
+        name, rest = _split_property(line)
+        properties[_unescape(name)] = _unescape(rest)
+    return properties
+
+
+def _logical_lines(text: str) -> Iterable[str]:
+    pending = ""
+    # Not splitlines(): a form feed or a U+2028 inside a value is no end of a line.
+    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        stripped = line.lstrip(" \t\f")
+        if not pending and (not stripped or stripped[0] in "#!"):
+            continue
+        backslashes = len(stripped) - len(stripped.rstrip("\\"))
+        if backslashes % 2:
+            pending += stripped[:-1]
+            continue
+        yield pending + stripped
+        pending = ""
+    if pending:
+        yield pending
+
+
+def _split_property(line: str) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in "=: \t\f":
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return line[:end], rest
+
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    characters = iter(text)
+    for character in characters:
+        if character != "\\":
+            out.append(character)
+            continue
+        escaped = next(characters, "")
+        if escaped == "u":
+            digits = "".join(next(characters, "") for _ in range(4))
+            try:
+                out.append(chr(int(digits, 16)))
+            except ValueError:
+                raise UserError(f"the properties have \\u{digits}, which is not \\u and four hex digits") from None
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    return "".join(out)

@@ -1,0 +1,155 @@
+"""The image, its changes, and the pure rules that place replicas and elect leaders."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.config import Endpoint
+from kbroker.controller.changes import (
+    BrokerAdded,
+    BrokerRemoved,
+    ClusterIdSet,
+    ControllerChanged,
+    PartitionsChanged,
+    TopicAdded,
+    TopicConfigsChanged,
+    TopicRemoved,
+    apply,
+)
+from kbroker.controller.election import elect, initial_state
+from kbroker.controller.image import NO_LEADER, Broker, Image, Partition, Topic
+from kbroker.controller.placement import place_replicas
+
+BROKER = Broker(1, 77, (Endpoint("PLAINTEXT", "h", 9092), Endpoint("SSL", "h", 9093, "SSL")))
+
+
+def partition(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1,)) -> Partition:
+    return Partition(leader, epoch, isr, (1, 2, 3), partition_epoch=4)
+
+
+def topic(name: str, number: int = 1, partitions: int = 2) -> Topic:
+    return Topic(name, bytes(15) + bytes([number]), (partition(),) * partitions)
+
+
+def test_a_topic_is_found_by_name_and_by_id() -> None:
+    image = apply(Image(), [TopicAdded(topic("a", 1)), TopicAdded(topic("b", 2))])
+    assert image.topic("a") is image.topic_by_id(topic("a", 1).id)
+    assert image.topic("c") is None
+    assert image.topic_by_id(bytes(16)) is None
+
+
+def test_a_partition_outside_of_its_topic_is_none() -> None:
+    image = apply(Image(), [TopicAdded(topic("a", partitions=2))])
+    assert image.partition("a", 1) == partition()
+    assert image.partition("a", 2) is None
+    assert image.partition("a", -1) is None
+    assert image.partition("b", 0) is None
+
+
+def test_a_change_leaves_the_old_image_as_it_was() -> None:
+    old = apply(Image(), [TopicAdded(topic("a"))])
+    new = apply(old, [TopicRemoved(topic("a")), BrokerAdded(BROKER), ClusterIdSet("c"), ControllerChanged(1, 5)])
+    assert "a" in old.topics
+    assert old.topic_by_id(topic("a").id) is not None
+    assert old.brokers == {}
+    assert new.topics == {}
+    assert new.topic_names_by_id == {}
+    assert new.topic_names_by_collision_key == {}
+    assert new.brokers == {1: BROKER}
+    assert (new.cluster_id, new.controller_id, new.controller_epoch) == ("c", 1, 5)
+    assert apply(new, [BrokerRemoved(1)]).brokers == {}
+
+
+def test_partitions_change_by_number_and_grow_at_the_end() -> None:
+    image = apply(Image(), [TopicAdded(topic("a", partitions=2))])
+    changed = apply(image, [PartitionsChanged("a", {3: partition(4), 1: partition(2, 1), 2: partition(3)})])
+    assert [each.leader for each in changed.topics["a"].partitions] == [1, 2, 3, 4]
+
+
+def test_configs_change_in_place_of_all_the_old_ones() -> None:
+    image = apply(Image(), [TopicAdded(topic("a")), TopicConfigsChanged("a", {"retention.ms": "1"})])
+    assert image.topics["a"].configs == {"retention.ms": "1"}
+    assert apply(image, [TopicConfigsChanged("a", {})]).topics["a"].configs == {}
+
+
+def test_colliding_names_are_found_until_the_last_of_them_is_gone() -> None:
+    image = apply(Image(), [TopicAdded(topic("a.b", 1)), TopicAdded(topic("a_b", 2))])
+    assert image.colliding_topic("a.b") == "a_b"
+    image = apply(image, [TopicRemoved(topic("a_b", 2))])
+    assert image.colliding_topic("a.b") is None
+    assert image.colliding_topic("a_b") == "a.b"
+    assert apply(image, [TopicRemoved(topic("a.b", 1))]).colliding_topic("a_b") is None
+
+
+def test_internal_topics_say_so() -> None:
+    assert topic("__consumer_offsets").is_internal
+    assert not topic("orders").is_internal
+    assert topic("orders").replication_factor == 3
+
+
+def test_a_broker_has_an_endpoint_for_each_listener() -> None:
+    assert BROKER.endpoint("SSL") == Endpoint("SSL", "h", 9093, "SSL")
+    assert BROKER.endpoint("OTHER") is None
+
+
+def test_placement_is_kafkas_for_five_brokers() -> None:
+    # The example that Kafka's own documentation of its assignment gives: ten partitions, three replicas, from broker 0.
+    placed = place_replicas([4, 3, 2, 1, 0], partitions=10, replication_factor=3, start=0, shift=0)
+    assert placed[:6] == [(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1), (0, 2, 3)]
+    assert placed[6:] == [(1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2)]
+
+
+@given(st.integers(1, 7), st.data())
+def test_placement_is_even_and_never_puts_two_replicas_on_one_broker(brokers: int, data: st.DataObject) -> None:
+    factor = data.draw(st.integers(1, brokers))
+    rounds = data.draw(st.integers(1, 4))
+    start, shift = (data.draw(st.integers(0, brokers - 1)) for _ in range(2))
+    ids = [10 * number for number in range(brokers)]
+    placed = place_replicas(ids, partitions=rounds * brokers, replication_factor=factor, start=start, shift=shift)
+    assert all(len(set(replicas)) == factor for replicas in placed)
+    assert Counter(replicas[0] for replicas in placed) == dict.fromkeys(ids, rounds)
+    assert Counter(replica for replicas in placed for replica in replicas) == dict.fromkeys(ids, rounds * factor)
+
+
+@given(st.integers(0, 12), st.integers(1, 12))
+def test_partitions_added_later_go_on_where_the_topic_stopped(first: int, more: int) -> None:
+    rules = {"replication_factor": 2, "start": 1, "shift": 1}
+    whole = place_replicas([1, 2, 3], partitions=first + more, **rules)
+    begun = place_replicas([1, 2, 3], partitions=first, **rules)
+    assert begun + place_replicas([1, 2, 3], partitions=more, first_partition=first, **rules) == whole
+
+
+def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
+    state = initial_state((3, 1, 2), {1, 2}, controller_epoch=9)
+    assert (state.leader, state.isr, state.replicas) == (1, (1, 2), (3, 1, 2))
+    assert (state.leader_epoch, state.partition_epoch, state.controller_epoch) == (0, 0, 9)
+    assert initial_state((3,), {1}, controller_epoch=9).leader == NO_LEADER
+
+
+@pytest.mark.parametrize(
+    ("before", "live", "unclean", "leader", "isr"),
+    [
+        (partition(leader=1, isr=(3, 2, 1)), {2, 3}, False, 2, (3, 2)),
+        (partition(leader=1, isr=(1, 3)), {2, 3}, False, 3, (3,)),
+        (partition(leader=1, isr=(1,)), {2, 3}, False, NO_LEADER, (1,)),
+        (partition(leader=1, isr=(1,)), {2, 3}, True, 2, (2,)),
+        (partition(leader=1, isr=(1,)), set(), True, NO_LEADER, (1,)),
+        (partition(leader=NO_LEADER, isr=(1,)), {1}, False, 1, (1,)),
+    ],
+)
+def test_a_partition_without_its_leader_gets_another_under_a_new_epoch(
+    before: Partition, live: set[int], unclean: bool, leader: int, isr: tuple[int, ...]
+) -> None:
+    after = elect(before, live, controller_epoch=8, unclean_is_allowed=unclean)
+    assert after is not None
+    assert (after.leader, after.isr) == (leader, isr)
+    assert (after.leader_epoch, after.partition_epoch, after.controller_epoch) == (1, 5, 8)
+
+
+def test_a_live_leader_stays_and_a_hopeless_partition_is_left_alone() -> None:
+    assert elect(partition(leader=1), {1}, controller_epoch=8) is None
+    assert elect(partition(leader=NO_LEADER), {2}, controller_epoch=8) is None
