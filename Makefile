@@ -1,0 +1,78 @@
+# Needs python3 (3.11 or newer) and make; a JDK and Maven only for the tests that judge by Apache Kafka and Spark.
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+LISTEN  ?= 127.0.0.1:9092
+DATA    ?= data
+WORKERS ?= auto
+ARGS    ?=
+
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+LOCKED  := $(PIP) --require-hashes --no-build-isolation
+LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
+           --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+.PHONY: help install install-test install-spark run test check lint types bench lock clean
+.DELETE_ON_ERROR:
+
+help: ## what there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
+
+install: $(VENV)/.installed ## make .venv with kbroker in it
+
+run: install ## start a broker on 127.0.0.1:9092 (LISTEN=host:port DATA=directory ARGS=...)
+	exec $(BIN)/kbroker serve --listen $(LISTEN) --data-dir $(DATA) $(ARGS)
+
+check: install-test lint types ## the fast half: ruff, mypy, tests without a JVM
+	$(BIN)/pytest tests -n $(WORKERS) -m "not jvm and not slow" -q $(ARGS)
+
+test: install-test install-spark lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
+	$(BIN)/python -m tools.jars specs judge41 spark
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+lint: install-test ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: install-test ## mypy, strict
+	$(BIN)/mypy
+
+bench: install-test ## side by side with Apache Kafka
+	$(BIN)/python -m tools.jars judge41
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: install-test ## renew the lock files in requirements/
+	$(PIP) "pip-tools>=7.4"
+	$(LOCK) --upgrade -o requirements/build.lock requirements/build.in
+	$(LOCK) --upgrade -o requirements/core.lock pyproject.toml
+	$(LOCK) --upgrade --extra test -c requirements/core.lock -o requirements/test.lock pyproject.toml
+	$(LOCK) --upgrade -o requirements/spark.lock requirements/spark.in
+
+clean: ## remove everything that was made here, data included
+	rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist data *.egg-info
+
+install-test: $(VENV)/.installed-test
+install-spark: $(VENV)/.installed-spark
+
+# Sources without wheels (crcmod, pyspark) are built with the setuptools of the lock, never with one fetched unseen.
+$(VENV)/.build: requirements/build.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kbroker needs Python 3.11 or newer: make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(LOCKED) -r requirements/build.lock
+	@touch $@
+
+$(VENV)/.core: requirements/core.lock $(VENV)/.build
+	$(LOCKED) -r requirements/core.lock
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.core
+	$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.installed-test: requirements/test.lock $(VENV)/.installed
+	$(LOCKED) -r requirements/test.lock
+	@touch $@
+
+$(VENV)/.installed-spark: requirements/spark.lock $(VENV)/.installed
+	$(LOCKED) -r requirements/spark.lock
+	@touch $@

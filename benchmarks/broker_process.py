@@ -1,0 +1,168 @@
+"""The brokers of a run: started in directories of their own, or running ones named by `HOST:PORT=PID`; and what a
+process cost so far, from /proc. Never stops a broker that it did not start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.connection import Address, Connection
+from benchmarks.frames import init_producer_frame
+from compat_tests.judge import CLUSTER_ID, PROPERTIES, JavaTools
+from compat_tests.process import STOP_SECONDS, StartFailed, free_ports, running, wait_until
+from tools.jars import fetch_jars
+
+__all__ = [
+    "Broker",
+    "JavaMissing",
+    "cpu_seconds",
+    "java_tools",
+    "named_broker",
+    "resident_mb",
+    "running_apache_kafka",
+    "running_kbroker",
+]
+
+READY = b"kbroker is ready on "
+# What Apache Kafka's own start script gives to the JVM: the judge of the tests is kept small, a rival must not be.
+STOCK_JVM = (
+    "-server",
+    "-Xms1G",
+    "-Xmx1G",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+
+
+class JavaMissing(Exception):
+    """Apache Kafka cannot be started here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where a broker serves, and which process it is, if that is known."""
+
+    address: Address
+    pid: int | None
+    ready_seconds: float = 0.0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+
+def named_broker(text: str) -> Broker:
+    """`HOST:PORT` or `HOST:PORT=PID`, on loopback: the load is made for no other network."""
+    where, _, pid = text.partition("=")
+    host, _, port = where.rpartition(":")
+    if host not in ("127.0.0.1", "localhost"):
+        raise ValueError(f"{text}: the load stays on loopback, so HOST is 127.0.0.1 or localhost")
+    return Broker((host, int(port)), int(pid) if pid else None)
+
+
+@contextmanager
+def running_kbroker(data_dir: Path) -> Iterator[Broker]:
+    """`kbroker serve` on a free port; on leaving, a clean stop."""
+    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
+    log = data_dir.with_name(data_dir.name + ".log")
+    with open(log, "wb") as errors:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - start
+        if not line.startswith(READY):
+            tail = log.read_text(errors="replace")[-2000:]
+            raise StartFailed(f"kbroker said {line.decode()!r} instead of that it is ready:\n{tail}")
+        host, _, port = line.removeprefix(READY).decode().strip().rpartition(":")
+        yield Broker((host, int(port)), process.pid, seconds)
+    finally:
+        _stop(process)
+        process.stdout.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def java_tools(directory: Path) -> JavaTools:
+    """Apache Kafka 4.1 and its tools, from the jars that the tests use."""
+    java = shutil.which("java")
+    if java is None:
+        raise JavaMissing("java is not on the PATH")
+    jars = fetch_jars("judge41")
+    return JavaTools(java, os.pathsep.join(str(jar) for jar in jars.values()), directory)
+
+
+@contextmanager
+def running_apache_kafka(tools: JavaTools, directory: Path) -> Iterator[Broker]:
+    """One KRaft node set up as the judge of the tests is, with the JVM options of its own start script."""
+    port, controller_port = free_ports(2)
+    properties = directory / "server.properties"
+    properties.write_text(PROPERTIES.format(port=port, controller_port=controller_port, directory=directory))
+    tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
+    log = directory / "apache-kafka.log"
+    start = time.perf_counter()
+    with running(tools.command("kafka.Kafka", [str(properties)], STOCK_JVM), log) as process:
+        wait_until(_serves(("127.0.0.1", port)), process, log, timeout_s=60, what="Apache Kafka")
+        yield Broker(("127.0.0.1", port), process.pid, time.perf_counter() - start)
+
+
+def _serves(address: Address) -> Callable[[], bool]:
+    def serves() -> bool:
+        try:
+            with Connection(address) as connection:
+                connection.send(init_producer_frame())
+                return len(connection.answer()) > 0
+        except (OSError, EOFError):
+            return False
+
+    return serves
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """CPU time of a process and its living children; of an unknown process, none."""
+    ticks = 0
+    for each in _family(pid):
+        try:
+            fields = Path(f"/proc/{each}/stat").read_text().rsplit(")", 1)[1].split()
+        except FileNotFoundError:
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int | None) -> float:
+    kilobytes = 0
+    for each in _family(pid):
+        for line in Path(f"/proc/{each}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                kilobytes += int(line.split()[1])
+    return kilobytes / 1024
+
+
+def _family(pid: int | None) -> list[int]:
+    if pid is None:
+        return []
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        children = []
+    return [pid, *(each for child in children for each in _family(int(child)))]

@@ -1,0 +1,91 @@
+"""One raw socket to a broker: frames out, answers in, as few calls of the system as the load allows."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from types import TracebackType
+
+from benchmarks.frames import Buffer
+
+__all__ = ["Address", "Connection", "ask"]
+
+Address = tuple[str, int]
+
+PATIENCE_SECONDS = 60
+FIRST_BUFFER_SIZE = 1 << 16
+
+
+class Connection:
+    """Blocking. What arrived beyond the answer at hand is kept, so that an answer that is there costs no call."""
+
+    def __init__(self, address: Address) -> None:
+        self._socket = socket.create_connection(address, 10)
+        # The kernel's timeouts: Python's own would put a poll before every send and every receive.
+        self._socket.settimeout(None)
+        patience = struct.pack("ll", PATIENCE_SECONDS, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.send = self._socket.sendall
+        self._view = memoryview(bytearray(FIRST_BUFFER_SIZE))
+        self._start = 0
+        self._end = 0
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def answer(self) -> memoryview:
+        """The next answer without its length; waits for it. Valid until the next call."""
+        while True:
+            start = self._start
+            available = self._end - start
+            wanted = 4 + int.from_bytes(self._view[start : start + 4], "big") if available >= 4 else FIRST_BUFFER_SIZE
+            if available >= 4 and available >= wanted:
+                self._start = start + wanted
+                return self._view[start + 4 : start + wanted]
+            self._receive(wanted)
+
+    def has_answer(self) -> bool:
+        """True when a whole answer was received already."""
+        start = self._start
+        available = self._end - start
+        return available >= 4 and available >= 4 + int.from_bytes(self._view[start : start + 4], "big")
+
+    def _receive(self, wanted: int) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        if self._start + wanted > len(self._view):
+            self._make_room(wanted)
+        try:
+            size = self._socket.recv_into(self._view[self._end :])
+        except BlockingIOError:
+            raise TimeoutError(f"no answer within {PATIENCE_SECONDS} s") from None
+        if not size:
+            raise EOFError("the broker closed the connection")
+        self._end += size
+
+    def _make_room(self, wanted: int) -> None:
+        rest = bytes(self._view[self._start : self._end])
+        if wanted > len(self._view):
+            self._view = memoryview(bytearray(wanted))
+        self._view[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+
+
+def ask(address: Address, frame: Buffer) -> bytes:
+    """One question on a connection of its own."""
+    with Connection(address) as connection:
+        connection.send(frame)
+        return bytes(connection.answer())

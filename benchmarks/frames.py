@@ -1,0 +1,229 @@
+"""Requests as bytes, built before the clock starts, and the few fields of the answers that are checked.
+
+Written by hand and not with kbroker's codecs: the load must cost little, and must not share a mistake with its subject.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import NamedTuple
+
+from kbroker.protocol.crc32c import crc32c
+
+__all__ = [
+    "CORRELATION_AT",
+    "Buffer",
+    "FetchAnswer",
+    "ProduceAnswer",
+    "ProducerId",
+    "batch_is_whole",
+    "create_topic_frame",
+    "fetch_frame",
+    "init_producer_frame",
+    "list_offsets_frame",
+    "make_records",
+    "next_offset_after",
+    "produce_frame",
+    "read_create_topic_answer",
+    "read_fetch_answer",
+    "read_init_producer_answer",
+    "read_list_offsets_answer",
+    "read_produce_answer",
+    "record_batch",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 19, 22
+FIRST_FLEXIBLE_PRODUCE = 9
+FIRST_FLEXIBLE_FETCH = 12
+CLIENT_ID = b"benchmarks"
+CORRELATION_AT = 8  # of a frame: after its length, the API key and the version
+LATEST = -1
+TIMEOUT_MS = 60_000
+
+CORRELATION = struct.Struct(">i")
+CODE_AND_BASE = struct.Struct(">hq")
+BATCH_HEAD = struct.Struct(">qi11xi")  # base offset, length, …, last offset delta
+BATCH_HEADER_SIZE = 61
+
+
+class ProducerId(NamedTuple):
+    id: int
+    epoch: int
+
+
+class ProduceAnswer(NamedTuple):
+    correlation_id: int
+    error_code: int
+    base_offset: int
+
+
+class FetchAnswer(NamedTuple):
+    correlation_id: int
+    error_code: int
+    position: int
+    size: int
+
+
+NO_PRODUCER = ProducerId(-1, -1)
+
+
+def make_records(count: int, size: int) -> bytes:
+    """Records without keys and headers, with random values that no compression and no cache can shorten."""
+    records = bytearray()
+    for index in range(count):
+        body = b"\0" + _varint(0) + _varint(index) + _varint(-1) + _varint(size) + os.urandom(size) + _varint(0)
+        records += _varint(len(body)) + body
+    return bytes(records)
+
+
+def record_batch(
+    count: int, records: bytes, *, now_ms: int, producer: ProducerId = NO_PRODUCER, sequence: int = -1
+) -> bytes:
+    tail = struct.pack(">hiqqqhii", 0, count - 1, now_ms, now_ms, *producer, sequence, count) + records
+    rest = struct.pack(">ibI", -1, 2, crc32c(tail)) + tail
+    return struct.pack(">qi", 0, len(rest)) + rest
+
+
+def produce_frame(*, version: int, topic: bytes, batch: bytes, acks: int) -> tuple[bytearray, int]:
+    """Produce of one batch to partition 0, and where in the frame the partition stands."""
+    if version < FIRST_FLEXIBLE_PRODUCE:
+        head = struct.pack(">hhii", -1, acks, TIMEOUT_MS, 1) + _string(topic) + struct.pack(">i", 1)
+        length, tail = struct.pack(">i", len(batch)), b""
+    else:
+        head = b"\0" + struct.pack(">hi", acks, TIMEOUT_MS) + b"\2" + _compact(topic) + b"\2"
+        length, tail = _uvarint(len(batch) + 1), b"\0\0\0"
+    body = head + struct.pack(">i", 0) + length + batch + tail
+    frame = _frame(PRODUCE, version, body, flexible=version >= FIRST_FLEXIBLE_PRODUCE)
+    return frame, len(frame) - len(tail) - len(batch) - len(length) - 4
+
+
+def read_produce_answer(version: int, answer: Buffer, topic: bytes) -> ProduceAnswer:
+    flexible = version >= FIRST_FLEXIBLE_PRODUCE
+    position = (4 + 1 + 1 + 1 + len(topic) + 1 + 4) if flexible else (4 + 4 + 2 + len(topic) + 4 + 4)
+    return ProduceAnswer(CORRELATION.unpack_from(answer)[0], *CODE_AND_BASE.unpack_from(answer, position))
+
+
+def fetch_frame(*, version: int, topic: bytes, max_bytes: int) -> tuple[bytearray, int]:
+    """Fetch of partition 0, without a session, and where in the frame the fetch offset stands."""
+    if version < FIRST_FLEXIBLE_FETCH:
+        body = struct.pack(">iiiibi", -1, 100, 1, max_bytes, 0, 1) + _string(topic) + struct.pack(">ii", 1, 0)
+        tail = struct.pack(">i", max_bytes)
+    else:
+        body = struct.pack(">iiiibii", -1, 100, 1, max_bytes, 0, 0, -1) + b"\2" + _compact(topic) + b"\2"
+        body += struct.pack(">ii", 0, -1)
+        tail = struct.pack(">iqi", -1, -1, max_bytes) + b"\0\0\1\1\0"
+    frame = _frame(FETCH, version, body + bytes(8) + tail, flexible=version >= FIRST_FLEXIBLE_FETCH)
+    return frame, len(frame) - len(tail) - 8
+
+
+def read_fetch_answer(version: int, answer: Buffer, topic: bytes) -> FetchAnswer:
+    correlation_id: int = CORRELATION.unpack_from(answer)[0]
+    if version < FIRST_FLEXIBLE_FETCH:
+        position = 4 + 4 + 4 + 2 + len(topic) + 4 + 4
+        code, aborted = struct.unpack_from(">h16xi", answer, position)
+        position += 2 + 8 + 8 + 4 + 16 * max(aborted, 0)
+        size: int = struct.unpack_from(">i", answer, position)[0]
+        return FetchAnswer(correlation_id, code, position + 4, size)
+    position = 4 + 1 + 4 + 2 + 4 + 1 + 1 + len(topic) + 1 + 4
+    code = struct.unpack_from(">h", answer, position)[0]
+    aborted, position = _read_uvarint(answer, position + 2 + 8 + 8 + 8)
+    if aborted > 1:
+        raise ValueError("a transaction was aborted, and no transaction was written")
+    size, position = _read_uvarint(answer, position + 4)
+    return FetchAnswer(correlation_id, code, position, size - 1)
+
+
+def next_offset_after(answer: Buffer, position: int, end: int, offset: int) -> tuple[int, int]:
+    """Walks the whole batches, which must begin at `offset` and leave no gap: the next offset, and where they end."""
+    unpack = BATCH_HEAD.unpack_from
+    while position + BATCH_HEADER_SIZE <= end:
+        base, length, last_delta = unpack(answer, position)
+        if position + 12 + length > end:
+            break
+        if base != offset:
+            raise ValueError(f"a batch begins at {base}, and {offset} was due")
+        offset = base + last_delta + 1
+        position += 12 + length
+    return offset, position
+
+
+def batch_is_whole(answer: Buffer, position: int) -> bool:
+    """True when the batch at this position carries the CRC of its bytes."""
+    length: int = struct.unpack_from(">i", answer, position + 8)[0]
+    batch = bytes(answer[position : position + 12 + length])
+    return len(batch) == 12 + length and struct.unpack_from(">I", batch, 17)[0] == crc32c(batch[21:])
+
+
+def create_topic_frame(topic: bytes, partitions: int) -> bytearray:
+    body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, 0)
+    return _frame(CREATE_TOPICS, 2, body + struct.pack(">ib", TIMEOUT_MS, 0))
+
+
+def read_create_topic_answer(answer: Buffer, topic: bytes) -> int:
+    """The error code."""
+    code: int = struct.unpack_from(">h", answer, 4 + 4 + 4 + 2 + len(topic))[0]
+    return code
+
+
+def init_producer_frame() -> bytearray:
+    return _frame(INIT_PRODUCER_ID, 0, struct.pack(">hi", -1, TIMEOUT_MS))
+
+
+def read_init_producer_answer(answer: Buffer) -> tuple[int, ProducerId]:
+    """The error code, and who one is from now on."""
+    code, producer_id, epoch = struct.unpack_from(">hqh", answer, 8)
+    return code, ProducerId(producer_id, epoch)
+
+
+def list_offsets_frame(topic: bytes, partitions: int) -> bytearray:
+    """The latest offsets of a whole topic."""
+    body = struct.pack(">ii", -1, 1) + _string(topic) + struct.pack(">i", partitions)
+    return _frame(LIST_OFFSETS, 1, body + b"".join(struct.pack(">iq", each, LATEST) for each in range(partitions)))
+
+
+def read_list_offsets_answer(answer: Buffer, topic: bytes) -> tuple[set[int], dict[int, int]]:
+    """The error codes that occur, and partition -> offset."""
+    position = 4 + 4 + 2 + len(topic)
+    count: int = struct.unpack_from(">i", answer, position)[0]
+    rows = [struct.unpack_from(">ihqq", answer, position + 4 + 22 * index) for index in range(count)]
+    return {row[1] for row in rows}, {row[0]: row[3] for row in rows}
+
+
+def _frame(key: int, version: int, body: bytes, *, flexible: bool = False) -> bytearray:
+    head = struct.pack(">hhi", key, version, 0) + _string(CLIENT_ID) + (b"\0" if flexible else b"")
+    return bytearray(struct.pack(">i", len(head) + len(body)) + head + body)
+
+
+def _string(value: bytes) -> bytes:
+    return struct.pack(">h", len(value)) + value
+
+
+def _compact(value: bytes) -> bytes:
+    return _uvarint(len(value) + 1) + value
+
+
+def _varint(value: int) -> bytes:
+    return _uvarint(value << 1 if value >= 0 else ~value << 1 | 1)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7

@@ -1,0 +1,111 @@
+"""What a run found, as values: rows that compare two brokers, and measures of one broker against a limit.
+
+A value below its floor is marked, and nothing more; only a wrong answer makes a result a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.figures import Figures
+
+__all__ = ["Comparison", "Measure", "Results", "to_json"]
+
+FIELDS = {"req/s": "requests_s", "msg/s": "messages_s", "MB/s": "mb_s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One row on the subject and on its rival, and how much faster the subject must be."""
+
+    name: str
+    unit: str
+    subject: Figures | None
+    rival: Figures | None
+    floor: float | None = None
+    cpu_limit: float | None = None
+    failure: str | None = None
+
+    @property
+    def subject_value(self) -> float | None:
+        return getattr(self.subject, FIELDS[self.unit]) if self.subject else None
+
+    @property
+    def rival_value(self) -> float | None:
+        return getattr(self.rival, FIELDS[self.unit]) if self.rival else None
+
+    @property
+    def ratio(self) -> float | None:
+        return _ratio(self.subject_value, self.rival_value)
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        if self.subject is None or self.rival is None:
+            return None
+        return _ratio(self.subject.cpu_us_request or None, self.rival.cpu_us_request)
+
+    @property
+    def is_below_floor(self) -> bool:
+        return self.floor is not None and self.ratio is not None and self.ratio < self.floor
+
+    @property
+    def is_over_cpu_limit(self) -> bool:
+        return self.cpu_limit is not None and self.cpu_ratio is not None and self.cpu_ratio > self.cpu_limit
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of one broker, and the most that it may be."""
+
+    name: str
+    value: float | None
+    unit: str
+    limit: float | None = None
+    note: str = ""
+    failure: str | None = None
+
+    @property
+    def is_over_limit(self) -> bool:
+        return self.limit is not None and self.value is not None and self.value > self.limit
+
+
+@dataclass(slots=True)
+class Results:
+    comparisons: list[Comparison] = field(default_factory=list)
+    measures: list[Measure] = field(default_factory=list)
+
+    @property
+    def failures(self) -> Sequence[Comparison | Measure]:
+        every: list[Comparison | Measure] = [*self.comparisons, *self.measures]
+        return [each for each in every if each.failure]
+
+
+def to_json(results: Results) -> str:
+    rows = [
+        {**asdict(each), "ratio": each.ratio, "cpu_ratio": each.cpu_ratio, "is_below_floor": each.is_below_floor}
+        for each in results.comparisons
+    ]
+    measures = [{**asdict(each), "is_over_limit": each.is_over_limit} for each in results.measures]
+    return json.dumps({"machine": _machine(), "comparisons": rows, "measures": measures}, indent=2) + "\n"
+
+
+def _machine() -> dict[str, str | int | None]:
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def _ratio(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs if ours is not None and theirs else None

@@ -1,0 +1,97 @@
+"""The topics of a run: created on a broker, and compared at the end with what the broker acknowledged."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass, field
+
+from benchmarks.connection import Address, ask
+from benchmarks.frames import (
+    ProducerId,
+    batch_is_whole,
+    create_topic_frame,
+    fetch_frame,
+    init_producer_frame,
+    list_offsets_frame,
+    read_create_topic_answer,
+    read_fetch_answer,
+    read_init_producer_answer,
+    read_list_offsets_answer,
+)
+
+__all__ = ["Topic", "WrongAnswer", "create_topic", "init_producer", "log_end_offsets", "verify"]
+
+# The coordinator or the leader is on its way: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER,
+# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+PASSING_CODES = frozenset({3, 5, 6, 14, 15})
+PATIENCE_SECONDS = 30.0
+
+
+class WrongAnswer(Exception):
+    """The broker answered, and not what Kafka would have answered."""
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic of this run on one broker, and the offsets up to which the broker acknowledged."""
+
+    name: bytes
+    ends: list[int] = field(default_factory=lambda: [0])
+
+
+def create_topic(address: Address, name: bytes, partitions: int = 1) -> Topic:
+    code = read_create_topic_answer(ask(address, create_topic_frame(name, partitions)), name)
+    if code:
+        raise WrongAnswer(f"CreateTopics of {name.decode()}: error {code}")
+    topic = Topic(name, [0] * partitions)
+    if log_end_offsets(address, topic) != topic.ends:
+        raise WrongAnswer(f"{name.decode()} is new, and not empty")
+    return topic
+
+
+def init_producer(address: Address) -> ProducerId:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        code, producer = read_init_producer_answer(ask(address, init_producer_frame()))
+        if not code:
+            return producer
+        _wait_or_refuse("InitProducerId", {code}, deadline)
+
+
+def log_end_offsets(address: Address, topic: Topic) -> list[int]:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    partitions = len(topic.ends)
+    while True:
+        codes, offsets = read_list_offsets_answer(ask(address, list_offsets_frame(topic.name, partitions)), topic.name)
+        if codes == {0}:
+            return [offsets[partition] for partition in range(partitions)]
+        _wait_or_refuse("ListOffsets", codes, deadline)
+
+
+def _wait_or_refuse(what: str, codes: set[int], deadline: float) -> None:
+    if not codes <= PASSING_CODES | {0} or time.monotonic() > deadline:
+        raise WrongAnswer(f"{what}: errors {sorted(codes)}")
+    time.sleep(0.05)
+
+
+def verify(address: Address, topic: Topic) -> None:
+    """The logs end where the answers said, and batches that are read back still carry the CRC of their bytes."""
+    ends = log_end_offsets(address, topic)
+    if ends != topic.ends:
+        wrong = [partition for partition, end in enumerate(ends) if end != topic.ends[partition]]
+        first = wrong[0]
+        raise WrongAnswer(
+            f"{topic.name.decode()}: {len(wrong)} partitions end elsewhere than acknowledged; "
+            f"partition {first} at {ends[first]} instead of {topic.ends[first]}"
+        )
+    end = ends[0]
+    if not end:
+        return
+    buffer, offset_at = fetch_frame(version=4, topic=topic.name, max_bytes=2 << 20)
+    for offset in {0, end // 3, end // 2, end - 1}:
+        struct.pack_into(">q", buffer, offset_at, offset)
+        answer = ask(address, buffer)
+        _, code, position, size = read_fetch_answer(4, answer, topic.name)
+        if code or size <= 0 or not batch_is_whole(answer, position):
+            raise WrongAnswer(f"{topic.name.decode()} at offset {offset}: error {code}, {size} bytes, or a wrong CRC")

@@ -1,0 +1,104 @@
+"""Which broker a scenario meets: kbroker and Apache Kafka in turn, or the one that `--bootstrap HOST:PORT` names."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import re
+import shutil
+import sys
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat_tests.judge import JavaTools, run_judge
+from compat_tests.process import running, wait_until
+
+READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
+BROKERS = ["kbroker", "apache-kafka"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bootstrap", metavar="HOST:PORT", help="run the scenarios against this broker alone")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "broker_name" in metafunc.fixturenames:
+        given = metafunc.config.getoption("--bootstrap")
+        metafunc.parametrize("broker_name", [given] if given else BROKERS, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker runs all scenarios, so that each broker is started once; what meets the judge starts a JVM."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("compat"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            if item.callspec.params.get("broker_name") == "apache-kafka":
+                item.add_marker(pytest.mark.jvm)
+
+
+@pytest.fixture(autouse=True)
+def collect_what_clients_leak() -> Iterator[None]:
+    """kafka-python leaves sockets open; they are collected here, not in some later test that would take the blame."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture(scope="session")
+def bootstrap(broker_name: str, request: pytest.FixtureRequest) -> str:
+    """HOST:PORT of the broker under test."""
+    if broker_name == "kbroker":
+        return str(request.getfixturevalue("kbroker_address"))
+    if broker_name == "apache-kafka":
+        return str(request.getfixturevalue("judge"))
+    return broker_name
+
+
+@pytest.fixture(scope="session")
+def kbroker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if importlib.util.find_spec("kbroker.server.broker") is None:
+        pytest.skip("kbroker does not serve yet")
+    directory = tmp_path_factory.mktemp("kbroker")
+    log = directory / "kbroker.log"
+    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0", "--data-dir"]
+    with running([*command, str(directory / "data")], log) as process:
+        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, what="kbroker")
+        match = READY.search(log.read_text())
+        assert match is not None
+        yield match[1]
+
+
+@pytest.fixture(scope="session")
+def judge(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_judge(java_tools, tmp_path_factory.mktemp("judge")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def java_tools(java: str, judge_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
+    """Kafka's own tools; they work against any broker."""
+    return JavaTools(java, judge_classpath, tmp_path_factory.mktemp("tools"))
+
+
+@pytest.fixture(scope="session")
+def kcat() -> str:
+    """The `kcat` command."""
+    command = shutil.which("kcat") or shutil.which("kafkacat")
+    if command is None:
+        pytest.skip("needs kcat: it is not on the PATH")
+    return command
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name that nobody used before; the broker creates it on first use."""
+    test = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.originalname)[:60]
+    return f"{test}-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,126 @@
+"""Apache Kafka 4.1 as the judge: one KRaft node on free ports in a directory of its own, and Kafka's Java tools.
+
+Never leaves a process behind, and never touches a Kafka that it did not start.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from compat_tests.process import free_ports, running, wait_until
+
+__all__ = ["JavaTools", "run_judge"]
+
+CLUSTER_ID = "a2Jyb2tlci1qdWRnZS0wMA"
+HEAP = "-Xmx512m"
+# A JVM that lives for seconds spends them on compiling: the first compiler alone starts it fastest.
+SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={directory}/data
+auto.create.topics.enable=true
+num.partitions=1
+offsets.topic.num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+controlled.shutdown.enable=false
+log.cleaner.dedupe.buffer.size=16777216
+"""
+
+LOG4J = """\
+<Configuration status="ERROR">
+  <Appenders><Console name="out" target="SYSTEM_ERR"><PatternLayout pattern="%p %c %m%n"/></Console></Appenders>
+  <Loggers><Root level="{level}"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+
+# ApiVersions v0, correlation id 1, null client id: any broker that serves answers it.
+API_VERSIONS_V0 = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+
+
+class JavaTools:
+    """Kafka's own command line, run from its jars. A tool that fails raises with what it printed."""
+
+    def __init__(self, java: str, classpath: str, directory: Path) -> None:
+        self._java = java
+        self._classpath = classpath
+        self._log4j = directory / "tools-log4j2.xml"
+        self._log4j.write_text(LOG4J.format(level="warn"))
+
+    def run(self, main_class: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
+        """What the tool wrote to stdout; its stderr is part of the error if it fails."""
+        command = self.command(main_class, arguments)
+        result = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout_s, check=False)
+        output, errors = result.stdout.decode(), result.stderr.decode()
+        if result.returncode != 0:
+            raise AssertionError(f"{main_class} ended with {result.returncode}:\n{output}\n{errors}")
+        return output
+
+    def command(self, main_class: str, arguments: Sequence[str], options: Sequence[str] = SHORT_LIVED) -> list[str]:
+        log4j = f"-Dlog4j2.configurationFile={self._log4j}"
+        return [self._java, *options, log4j, "-cp", self._classpath, main_class, *arguments]
+
+    def console_producer(self, bootstrap: str, topic: str, lines: bytes, *options: str) -> str:
+        tool = "org.apache.kafka.tools.ConsoleProducer"
+        return self.run(tool, "--bootstrap-server", bootstrap, "--topic", topic, *options, stdin=lines)
+
+    def console_consumer(self, bootstrap: str, topic: str, *options: str) -> str:
+        """Reads partitions by assignment: give `--partition`, and `--max-messages` so that it ends."""
+        tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+        return self.run(tool, "--bootstrap-server", bootstrap, "--topic", topic, *options)
+
+    def get_offsets(self, bootstrap: str, topic: str, *, time: int = -1) -> dict[int, int]:
+        """Partition -> offset, as GetOffsetShell sees it: -1 the latest, -2 the earliest, or a timestamp."""
+        tool = "org.apache.kafka.tools.GetOffsetShell"
+        output = self.run(tool, "--bootstrap-server", bootstrap, "--topic", topic, "--time", str(time))
+        rows = [line.rsplit(":", 2) for line in output.splitlines() if line.startswith(f"{topic}:")]
+        return {int(partition): int(offset) for _, partition, offset in rows}
+
+    def producer_performance(self, bootstrap: str, topic: str, *, records: int, size: int) -> str:
+        tool = "org.apache.kafka.tools.ProducerPerformance"
+        load = ["--topic", topic, "--num-records", str(records), "--record-size", str(size), "--throughput", "-1"]
+        return self.run(tool, *load, "--producer-props", f"bootstrap.servers={bootstrap}")
+
+    def dump_log(self, *files: Path, options: Sequence[str] = ("--deep-iteration", "--print-data-log")) -> str:
+        names = ",".join(str(file) for file in files)
+        return self.run("kafka.tools.DumpLogSegments", *options, "--files", names)
+
+
+@contextmanager
+def run_judge(tools: JavaTools, directory: Path) -> Iterator[str]:
+    """An Apache Kafka that serves; yields its HOST:PORT and stops it by its pid."""
+    port, controller_port = free_ports(2)
+    properties = directory / "server.properties"
+    properties.write_text(PROPERTIES.format(port=port, controller_port=controller_port, directory=directory))
+    tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
+    log = directory / "judge.log"
+    options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")
+    with running(tools.command("kafka.Kafka", [str(properties)], options), log) as process:
+        wait_until(lambda: _answers(port), process, log, timeout_s=60, what="Apache Kafka")
+        yield f"127.0.0.1:{port}"
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(API_VERSIONS_V0)
+            answer = connection.recv(8)
+    except OSError:
+        return False
+    return answer[4:] == API_VERSIONS_V0[8:12]

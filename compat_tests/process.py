@@ -1,0 +1,64 @@
+"""Child processes of the scenarios: started with their output in a file, waited for until ready, always ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["StartFailed", "free_ports", "running", "wait_until"]
+
+STOP_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+
+class StartFailed(Exception):
+    """A broker did not become ready; the message carries the end of its log."""
+
+
+@contextmanager
+def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a command with stdout and stderr in `log`; on leaving, SIGTERM, and SIGKILL if that does not help."""
+    with open(log, "wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until(
+    is_ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, *, timeout_s: float, what: str
+) -> None:
+    """Polls a child until it is ready; real processes have no clock of ours to advance."""
+    deadline = time.monotonic() + timeout_s
+    while not is_ready():
+        if process.poll() is not None:
+            raise StartFailed(f"{what} ended with {process.returncode}:\n{_tail(log)}")
+        if time.monotonic() > deadline:
+            raise StartFailed(f"{what} was not ready after {timeout_s:.0f} s:\n{_tail(log)}")
+        time.sleep(POLL_SECONDS)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, all different; for programs that cannot bind port 0 and say which they got."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-40:])

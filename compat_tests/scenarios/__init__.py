@@ -1,0 +1,1 @@
+"""What a broker must do for its clients. Nothing here knows which broker it meets."""

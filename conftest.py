@@ -1,0 +1,92 @@
+"""What every test may ask for: the jars of Kafka and Spark, and the rule that CI lacks nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tools.jars import MavenMissing, fetch_jars
+
+JVM_FIXTURES = frozenset({"java", "judge", "judge_classpath", "judge39_classpath"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What asks for Java is marked so, however deep in its fixtures."""
+    for item in items:
+        if JVM_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.jvm)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    fail_if_ci_lacks_something(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    fail_if_ci_lacks_something(report)
+    return report
+
+
+def fail_if_ci_lacks_something(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """A skip that says "needs …" is a lack of the machine: fine at home, a failure where CI=true."""
+    if os.environ.get("CI", "").lower() not in ("1", "true"):
+        return
+    if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
+        return
+    reason = report.longrepr[2].removeprefix("Skipped: ")
+    if reason.startswith("needs "):
+        report.outcome = "failed"
+        report.longrepr = f"CI must run every test, and this one {reason}"
+
+
+def jars_or_skip(name: str) -> dict[str, Path]:
+    try:
+        return fetch_jars(name)
+    except MavenMissing as problem:
+        pytest.skip(f"needs Maven: {problem}")
+
+
+@pytest.fixture(scope="session")
+def kafka_spec_jars() -> dict[str, Path]:
+    """The jars that carry Kafka's message specs, by name and version: "kafka-clients-4.1.0" -> path."""
+    return jars_or_skip("specs")
+
+
+@pytest.fixture(scope="session")
+def kafka_clients_jar(kafka_spec_jars: dict[str, Path]) -> Path:
+    return kafka_spec_jars["kafka-clients-4.1.0"]
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    """The `java` command."""
+    command = shutil.which("java")
+    if command is None:
+        pytest.skip("needs a JDK: java is not on the PATH")
+    return command
+
+
+@pytest.fixture(scope="session")
+def judge_classpath(java: str) -> str:
+    """Apache Kafka 4.1 with its tools, as a Java class path."""
+    return os.pathsep.join(str(jar) for jar in jars_or_skip("judge41").values())
+
+
+@pytest.fixture(scope="session")
+def judge39_classpath(java: str) -> str:
+    """Apache Kafka 3.9 (ZooKeeper mode) with its tools, as a Java class path."""
+    return os.pathsep.join(str(jar) for jar in jars_or_skip("judge39").values())
+
+
+@pytest.fixture(scope="session")
+def spark_connector_jars(java: str) -> list[Path]:
+    """Spark's Kafka connector and what it depends on, for `spark.jars`."""
+    return list(jars_or_skip("spark").values())

@@ -1,0 +1,207 @@
+"""`kbroker serve`: from options and a properties file to a running broker, and from signals to its end.
+
+What is served and where is `broker.py`'s; this module says on stdout when clients may come, and on stderr what is odd.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from typing import Final, TextIO
+
+import click
+import trio
+
+from kbroker.config import BrokerConfig, Endpoint, parse_properties
+from kbroker.errors import Refusal, UserError
+from kbroker.names import topic_name_problem
+
+__all__ = ["command"]
+
+DEFAULT_PARTITIONS: Final = -1
+"""num.partitions decides."""
+
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "::1"})
+_WILDCARDS: Final = frozenset({"0.0.0.0", "[::]"})
+
+
+def _address(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """HOST:PORT, with an IPv6 host in brackets; no host means every interface."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise click.BadParameter(f"'{text}' is not HOST:PORT")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise click.BadParameter(f"'{text}' is ambiguous: write an IPv6 address as [{host}]:{port}")
+    return text
+
+
+def _properties(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    properties = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"'{text}' is not KEY=VALUE")
+        properties[name.strip()] = value.strip()
+    return properties
+
+
+def _topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> list[tuple[str, int]]:
+    topics = []
+    for text in texts:
+        name, colon, count = text.partition(":")
+        if colon and not (count.isascii() and count.isdigit() and int(count) > 0):
+            raise click.BadParameter(f"'{text}' is not NAME:PARTITIONS")
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise click.BadParameter(problem)
+        topics.append((name, int(count) if colon else DEFAULT_PARTITIONS))
+    return topics
+
+
+@click.command("serve")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="Where to listen; port 0 takes a free one. [default: listeners, else 127.0.0.1:9092]",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="The address told to clients, if it is not the one listened on.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    help="Where topics and metadata are kept. [default: log.dirs, else kbroker-data]",
+)
+@click.option("--config", "config_file", type=click.File("r", encoding="utf-8"), help="A server.properties of Kafka's.")
+@click.option(
+    "--set",
+    "given",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_properties,
+    help="One property; wins over the file. Repeatable.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="NAME:PARTITIONS",
+    multiple=True,
+    callback=_topics,
+    help="A topic to have from the start. Repeatable.",
+)
+def command(
+    listen: str | None,
+    advertise: str | None,
+    data_dir: str | None,
+    config_file: TextIO | None,
+    given: Mapping[str, str],
+    topics: Sequence[tuple[str, int]],
+) -> None:
+    """Run a broker until SIGTERM or ctrl-C; a second ctrl-C ends it at once."""
+    _refuse_contradictions(given, {"listeners": listen, "advertised.listeners": advertise, "log.dirs": data_dir})
+    properties = {**(_read(config_file) if config_file is not None else {}), **given}
+    if listen is not None:
+        properties["listeners"] = f"PLAINTEXT://{listen}"
+        if "advertised.listeners" not in given:
+            properties.pop("advertised.listeners", None)
+            _refuse_unreachable(listen, advertise)
+    if advertise is not None:
+        properties["advertised.listeners"] = f"{_advertised_name(properties)}://{advertise}"
+    config = BrokerConfig.from_properties(properties)
+    for warning in (*config.warnings, *_exposed(config.endpoints)):
+        click.echo(f"kbroker: warning: {warning}", err=True)
+    _set_up_logging()
+    trio.run(_serve, config, data_dir, topics)
+
+
+_FLAGS: Final = {"listeners": "--listen", "advertised.listeners": "--advertise", "log.dirs": "--data-dir"}
+
+
+def _refuse_contradictions(given: Mapping[str, str], flags: Mapping[str, str | None]) -> None:
+    for name, value in flags.items():
+        if value is not None and name in given:
+            raise click.UsageError(f"{_FLAGS[name]} and --set {name} say the same thing: give one of them")
+
+
+def _refuse_unreachable(listen: str, advertise: str | None) -> None:
+    host = listen.rpartition(":")[0]
+    if host in _WILDCARDS and advertise is None:
+        raise UserError(f"clients cannot connect to {host}: say with --advertise HOST:PORT how they reach this machine")
+
+
+def _read(file: TextIO) -> dict[str, str]:
+    try:
+        return parse_properties(file.read())
+    except UnicodeDecodeError:
+        raise UserError(f"{file.name} is not a text file in UTF-8") from None
+
+
+def _advertised_name(properties: Mapping[str, str]) -> str:
+    """The name of the listener that --advertise speaks of."""
+    texts = properties.get("listeners", "PLAINTEXT://").split(",")
+    left_out = [name.strip() for name in properties.get("controller.listener.names", "").split(",")]
+    names = [name for text in texts if (name := text.strip().partition("://")[0]) and name not in left_out]
+    if len(names) != 1:
+        raise click.UsageError("--advertise is for one listener; with several, set advertised.listeners")
+    return names[0]
+
+
+def _exposed(endpoints: Iterable[Endpoint]) -> Iterable[str]:
+    for endpoint in endpoints:
+        host = endpoint.host
+        is_loopback = host in _LOOPBACK_NAMES or host.startswith("127.")
+        if not is_loopback and not endpoint.security_protocol.startswith("SASL"):
+            yield (
+                f"{endpoint} can be reached from other machines, and nobody is authenticated there: "
+                "anybody who reaches it may read and write everything"
+            )
+
+
+def _set_up_logging() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+async def _serve(config: BrokerConfig, data_dir: str | None, topics: Sequence[tuple[str, int]]) -> None:
+    from kbroker.server.broker import run_broker
+
+    stop = trio.Event()
+    failure: UserError | None = None
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, signals, stop)
+            try:
+                await run_broker(config, data_dir=data_dir, topics=topics, on_ready=_say_ready, stop=stop)
+            except* (UserError, Refusal) as refusals:
+                failure = _first(refusals)
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _stop_on_signal(signals: AsyncIterable[int], stop: trio.Event) -> None:
+    async for received in signals:
+        stop.set()
+        if received == signal.SIGINT:
+            # The next ctrl-C is the system's to handle: it works even if the loop should hang.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _first(refusals: BaseExceptionGroup[UserError | Refusal]) -> UserError:
+    first = refusals.exceptions[0]
+    if isinstance(first, BaseExceptionGroup):
+        return _first(first)
+    # A --topic that cannot be created is refused as to any client.
+    return UserError(first.message or f"error {first.code}") if isinstance(first, Refusal) else first
+
+
+def _say_ready(addresses: Iterable[tuple[str, int]]) -> None:
+    for host, port in addresses:
+        click.echo(f"kbroker is ready on {f'[{host}]' if ':' in host else host}:{port}")

@@ -1,0 +1,22 @@
+"""`kbroker version`: the release that is installed."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command", "installed_version"]
+
+
+def installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and rarely asked for
+
+    try:
+        return version("kbroker")
+    except PackageNotFoundError:
+        return "unknown (run from its sources, not installed)"
+
+
+@click.command("version")
+def command() -> None:
+    """Say which release of kbroker this is."""
+    click.echo(f"kbroker {installed_version()}")

@@ -1,0 +1,256 @@
+"""One data directory: whose it is, which partitions lie in it, and how it was left. Kafka's files, name for name.
+
+    .lock  meta.properties  .kafka_cleanshutdown  kbroker.format
+    recovery-point-offset-checkpoint  replication-offset-checkpoint  log-start-offset-checkpoint
+    <topic>-<partition>/  <topic>-<partition>.<unique>-delete/
+
+Never decides which partitions there are to be; opens no log before somebody uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kbroker.errors import StorageFailure, UserError
+from kbroker.log.checkpoint import (
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+    read_offsets,
+    write_offsets,
+)
+from kbroker.log.directory_metadata import (
+    PARTITION_METADATA,
+    check_format,
+    decode_partition_metadata,
+    deleted_name,
+    encode_partition_metadata,
+    is_deleted_name,
+    partition_name,
+    read_meta_properties,
+    split_partition_name,
+    write_meta_properties,
+)
+from kbroker.log.file_cache import FileCache
+from kbroker.log.filesystem import DirectoryLock
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog, no_jitter
+
+__all__ = ["DataDirectory"]
+
+_LOCK = ".lock"
+_CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
+_FEW_LOGS = 32  # up to here a clean stop fsyncs file by file; above, all of the file system at once
+
+
+class DataDirectory:
+    """Holds the lock from `open` to `close`. UserError where a person can help: in use, unwritable, too new."""
+
+    def __init__(
+        self,
+        files: FileCache,
+        path: str,
+        lock: DirectoryLock,
+        *,
+        broker_id: int,
+        random_below: Callable[[int], int],
+    ) -> None:
+        self.files = files
+        self.path = path
+        self._broker_id = broker_id
+        self._lock = lock
+        self._random_below = random_below
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._deleted: list[tuple[str, PartitionLog | None]] = []
+        filesystem = files.filesystem
+        self.was_clean = filesystem.exists(f"{path}/{_CLEAN_SHUTDOWN}")
+        self._recovery_points = read_offsets(filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}")
+        self._high_watermarks = read_offsets(filesystem, f"{path}/{REPLICATION_CHECKPOINT}")
+        self._log_starts = read_offsets(filesystem, f"{path}/{LOG_START_CHECKPOINT}")
+
+    @classmethod
+    def open(
+        cls,
+        files: FileCache,
+        path: str,
+        *,
+        broker_id: int,
+        cluster_id: str | None = None,
+        random_below: Callable[[int], int] = no_jitter,
+    ) -> DataDirectory:
+        """Locks it, and checks that it is this broker's. `cluster_id` None: whatever it was (`read_cluster_id`)."""
+        filesystem = files.filesystem
+        path = path.rstrip("/") or "/"
+        try:
+            filesystem.make_directory(path)
+            lock = filesystem.lock(f"{path}/{_LOCK}")
+        except StorageFailure as failure:
+            raise UserError(f"the data directory cannot be used: {failure}") from failure
+        if lock is None:
+            raise UserError(f"the data directory {path} is in use by another broker: stop it, or name another")
+        try:
+            check_format(filesystem, path)
+            write_meta_properties(filesystem, path, broker_id=broker_id, cluster_id=cluster_id)
+            directory = cls(files, path, lock, broker_id=broker_id, random_below=random_below)
+            # From here on a crash is a crash.
+            filesystem.remove(f"{path}/{_CLEAN_SHUTDOWN}")
+        except StorageFailure as failure:
+            lock.release()
+            raise UserError(f"the data directory cannot be used: {failure}") from failure
+        except BaseException:
+            lock.release()
+            raise
+        directory._find_partitions()
+        return directory
+
+    def _find_partitions(self) -> None:
+        self._found: set[TopicPartition] = set()
+        for name in self.files.filesystem.list_directories(self.path):
+            if is_deleted_name(name):
+                self._deleted.append((f"{self.path}/{name}", None))
+            elif (partition := split_partition_name(name)) is not None:
+                self._found.add(partition)
+
+    @property
+    def cluster_id(self) -> str | None:
+        return read_meta_properties(self.files.filesystem, self.path).get("cluster.id")
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        write_meta_properties(self.files.filesystem, self.path, broker_id=self._broker_id, cluster_id=cluster_id)
+
+    @property
+    def has_deleted(self) -> bool:
+        return bool(self._deleted)
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those that have a directory here, whether opened or not."""
+        return frozenset(self._found)
+
+    def __iter__(self) -> Iterator[PartitionLog]:
+        return iter(self.logs.values())
+
+    def path_of(self, topic: str, partition: int) -> str:
+        return f"{self.path}/{partition_name(topic, partition)}"
+
+    def open_log(self, topic: str, partition: int, config: LogConfig) -> PartitionLog:
+        """Of a partition that is here. Cheap: the files are read at the first use."""
+        key = (topic, partition)
+        log = self.logs.get(key)
+        if log is None:
+            assert key in self._found, f"{topic}-{partition} has no directory"
+            log = self._new_log(key, config, is_clean=self.was_clean)
+        return log
+
+    def create_log(self, topic: str, partition: int, topic_id: bytes | None, config: LogConfig) -> PartitionLog:
+        """A new partition, or the one that is here already."""
+        key = (topic, partition)
+        if key in self._found:
+            return self.open_log(topic, partition, config)
+        path = self.path_of(topic, partition)
+        filesystem = self.files.filesystem
+        filesystem.make_directory(path)
+        if topic_id is not None:
+            filesystem.replace(f"{path}/{PARTITION_METADATA}", encode_partition_metadata(topic_id), sync=False)
+        for offsets in (self._recovery_points, self._high_watermarks, self._log_starts):
+            offsets.pop(key, None)
+        self._found.add(key)
+        return self._new_log(key, config, is_clean=True)
+
+    def _new_log(self, key: TopicPartition, config: LogConfig, *, is_clean: bool) -> PartitionLog:
+        log = PartitionLog(
+            self.files,
+            self.path_of(*key),
+            config,
+            log_start_offset=self._log_starts.get(key, 0),
+            recovery_point=self._recovery_points.get(key, 0),
+            high_watermark=self._high_watermarks.get(key, 0),
+            is_clean=is_clean,
+            random_below=self._random_below,
+        )
+        self.logs[key] = log
+        return log
+
+    def topic_id(self, topic: str, partition: int) -> bytes | None:
+        """What partition.metadata says; None where there is none."""
+        try:
+            content = self.files.filesystem.read(f"{self.path_of(topic, partition)}/{PARTITION_METADATA}")
+        except FileNotFoundError:
+            return None
+        return decode_partition_metadata(content)
+
+    def delete_log(self, topic: str, partition: int, unique: str) -> None:
+        """Renames the directory at once; `purge_deleted` removes it when no response reads from it any more."""
+        key = (topic, partition)
+        log = self.logs.pop(key, None)
+        self._found.discard(key)
+        doomed = f"{self.path}/{deleted_name(topic, partition, unique)}"
+        self.files.filesystem.rename(self.path_of(topic, partition), doomed)
+        for offsets in (self._recovery_points, self._high_watermarks, self._log_starts):
+            offsets.pop(key, None)
+        self._deleted.append((doomed, log))
+
+    def purge_deleted(self) -> int:
+        """Removes the deleted partitions that nobody reads. How many are left. Blocks on large ones."""
+        left: list[tuple[str, PartitionLog | None]] = []
+        for path, log in self._deleted:
+            if log is not None and log.has_pins():
+                left.append((path, log))
+                continue
+            if log is not None:
+                log.close_files()
+            self.files.filesystem.remove_directory(path)
+        self._deleted = left
+        return len(left)
+
+    # Checkpoints
+
+    def checkpoint_recovery_points(self) -> None:
+        self._recovery_points.update((key, log.recovery_point) for key, log in self.logs.items())
+        self._write(RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+
+    def checkpoint_high_watermarks(self) -> None:
+        self._high_watermarks.update((key, log.high_watermark) for key, log in self.logs.items() if log.is_loaded)
+        self._write(REPLICATION_CHECKPOINT, self._high_watermarks)
+
+    def checkpoint_log_starts(self) -> None:
+        """Only where the start lies within a segment: otherwise the files tell it."""
+        for key, log in self.logs.items():
+            if log.is_loaded:
+                if log.log_start_offset > log.segment_base_offsets[0]:
+                    self._log_starts[key] = log.log_start_offset
+                else:
+                    self._log_starts.pop(key, None)
+        self._write(LOG_START_CHECKPOINT, self._log_starts)
+
+    def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        write_offsets(self.files.filesystem, f"{self.path}/{name}", offsets)
+
+    def close(self, now_ms: int) -> None:
+        """A clean stop: everything on the disk, then the word that it is, then the lock."""
+        filesystem = self.files.filesystem
+        loaded = [log for log in self.logs.values() if log.is_loaded]
+        unflushed = [log for log in loaded if log.recovery_point < log.log_end_offset]
+        offsets = [(log, log.log_end_offset) for log in unflushed]
+        is_few = len(unflushed) <= _FEW_LOGS
+        for log in unflushed if is_few else ():
+            log.flush(now_ms)
+        self.checkpoint_high_watermarks()
+        self.checkpoint_log_starts()
+        for log in loaded:
+            log.close()
+        if not is_few:
+            filesystem.sync_all()
+            for log, end_offset in offsets:
+                log.recovery_point = end_offset
+        self.checkpoint_recovery_points()
+        if self.was_clean or len(loaded) == len(self._found):
+            # After a crash, a log that nobody used was not recovered yet: then the next start has to do it.
+            filesystem.replace(f"{self.path}/{_CLEAN_SHUTDOWN}", _CLEAN_SHUTDOWN_CONTENT)
+        self.release()
+
+    def release(self) -> None:
+        """Only the lock, as after a crash or a broken disk."""
+        self._lock.release()

@@ -1,0 +1,264 @@
+"""The seam to the operating system's files: a protocol, and the real one. Nothing else in this package calls `os`.
+
+Whatever the disk refuses leaves here as StorageFailure, save a missing file, which is FileNotFoundError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from kbroker.errors import StorageFailure
+from kbroker.protocol.record_batch import ReadBuffer
+
+__all__ = ["DirectoryLock", "File", "FileSystem", "OsFile", "OsFileSystem", "storage_failure"]
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_IOV_MAX: Final = 1024  # Linux and macOS alike
+_PROBE: Final = 1  # bytes read at either end of a range to learn whether it lies in the page cache
+
+
+def storage_failure(error: OSError, path: str) -> StorageFailure:
+    return StorageFailure(f"{path}: {error.strerror or error}", is_full=error.errno in FULL)
+
+
+class File(Protocol):
+    """One open file. `fd` is -1 where there is no descriptor to give to sendfile."""
+
+    @property
+    def fd(self) -> int: ...
+    def write_at(self, buffers: Sequence[ReadBuffer], position: int) -> int:
+        """Like pwritev: may write less than asked, and says how much."""
+        ...
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only where the file ends."""
+        ...
+
+    def is_cached(self, position: int, size: int) -> bool:
+        """False if reading the range would surely wait for the disk; True where that cannot be known."""
+        ...
+
+    def size(self) -> int: ...
+    def truncate(self, size: int) -> None: ...
+    def preallocate(self, size: int) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File: ...
+    def read(self, path: str) -> bytes: ...
+    def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
+        """Whole content or the old one, never a mixture: written beside the file and renamed over it."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+    def size(self, path: str) -> int: ...
+    def modified_ms(self, path: str) -> int: ...
+    def list_names(self, path: str) -> list[str]: ...
+    def list_directories(self, path: str) -> list[str]: ...
+    def make_directory(self, path: str) -> None: ...
+    def rename(self, source: str, target: str) -> None: ...
+    def remove(self, path: str) -> None:
+        """Removing what is not there is no error."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """With everything in it."""
+        ...
+
+    def sync_directory(self, path: str) -> None: ...
+    def sync_all(self) -> None:
+        """Everything that was ever written: cheaper than one fsync for each of very many files."""
+        ...
+
+    def lock(self, path: str) -> DirectoryLock | None:
+        """None if somebody else holds it."""
+        ...
+
+
+@contextlib.contextmanager
+def _refusals(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise storage_failure(error, path) from error
+
+
+class OsFile:
+    __slots__ = ("fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+
+    def write_at(self, buffers: Sequence[ReadBuffer], position: int) -> int:
+        try:
+            if len(buffers) == 1:
+                return os.pwrite(self.fd, buffers[0], position)
+            return os.pwritev(self.fd, buffers if len(buffers) <= _IOV_MAX else buffers[:_IOV_MAX], position)
+        except OSError as error:
+            raise storage_failure(error, self.path) from error
+
+    def read_at(self, size: int, position: int) -> bytes:
+        try:
+            data = os.pread(self.fd, size, position)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            missing = size - len(data)
+            while missing and (data := os.pread(self.fd, missing, position + size - missing)):
+                parts.append(data)
+                missing -= len(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise storage_failure(error, self.path) from error
+
+    def is_cached(self, position: int, size: int) -> bool:
+        if not _RWF_NOWAIT or size <= 0:
+            return True
+        probe = bytearray(_PROBE)
+        try:
+            os.preadv(self.fd, [probe], position, _RWF_NOWAIT)
+            os.preadv(self.fd, [probe], position + size - 1, _RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # a file system that does not support the flag
+        return True
+
+    def size(self) -> int:
+        with _refusals(self.path):
+            return os.fstat(self.fd).st_size
+
+    def truncate(self, size: int) -> None:
+        with _refusals(self.path):
+            os.ftruncate(self.fd, size)
+
+    def preallocate(self, size: int) -> None:
+        if hasattr(os, "posix_fallocate"):
+            with _refusals(self.path):
+                os.posix_fallocate(self.fd, 0, size)
+
+    def sync(self) -> None:
+        with _refusals(self.path):
+            os.fsync(self.fd)
+
+    def close(self) -> None:
+        with _refusals(self.path):
+            os.close(self.fd)
+
+
+class _OsLock:
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsFileSystem:
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        with _refusals(path):
+            return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644), path)
+
+    def read(self, path: str) -> bytes:
+        file = self.open_to_read(path)
+        try:
+            return file.read_at(file.size(), 0)
+        finally:
+            file.close()
+
+    def open_to_read(self, path: str) -> OsFile:
+        with _refusals(path):
+            return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+
+    def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
+        beside = path + ".tmp"
+        with _refusals(path):
+            with open(beside, "wb") as file:
+                file.write(content)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(beside, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        with _refusals(path):
+            return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        with _refusals(path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list_names(self, path: str) -> list[str]:
+        with _refusals(path):
+            return os.listdir(path)
+
+    def list_directories(self, path: str) -> list[str]:
+        with _refusals(path), os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
+    def make_directory(self, path: str) -> None:
+        with _refusals(path):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        with _refusals(source):
+            os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        with _refusals(path), contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+
+    def remove_directory(self, path: str) -> None:
+        for name in self.list_directories(path):
+            self.remove_directory(f"{path}/{name}")
+        for name in self.list_names(path):
+            self.remove(f"{path}/{name}")
+        with _refusals(path):
+            os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        with _refusals(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_all(self) -> None:
+        os.sync()
+
+    def lock(self, path: str) -> _OsLock | None:
+        with _refusals(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            return _OsLock(fd)

@@ -1,0 +1,41 @@
+"""What of a topic's configuration the log acts on, with Kafka's defaults. Names are the topic configs' own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+__all__ = ["UNLIMITED", "LogConfig"]
+
+UNLIMITED: Final = (1 << 63) - 1  # how Kafka writes "no bound" in a long
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3_600_000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * 24 * 3_600_000  # -1: for ever
+    retention_bytes: int = -1
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = UNLIMITED
+    flush_ms: int = UNLIMITED
+    max_message_bytes: int = (1 << 20) + 12
+    compression_type: str = "producer"  # or uncompressed, gzip, snappy, lz4, zstd
+    compression_level: int | None = None  # of the forced codec; None is the codec's own default
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    message_timestamp_before_max_ms: int = UNLIMITED
+    message_timestamp_after_max_ms: int = UNLIMITED
+    preallocate: bool = False
+    record_validation: Literal["header", "full"] = "header"  # kbroker.record.validation
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def is_deleted(self) -> bool:
+        return "delete" in self.cleanup_policy

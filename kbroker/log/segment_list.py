@@ -1,0 +1,80 @@
+"""The segments of a log in the order of their base offsets; the last one is active. Only arithmetic, no files."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from kbroker.log.segment import Segment
+
+__all__ = ["SegmentList"]
+
+
+class SegmentList:
+    __slots__ = ("_bases", "_segments")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        assert segments, "a log has a segment at all times"
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._segments[number]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __reversed__(self) -> Iterator[Segment]:
+        return reversed(self._segments)
+
+    @property
+    def first(self) -> Segment:
+        return self._segments[0]
+
+    @property
+    def active(self) -> Segment:
+        return self._segments[-1]
+
+    def floor_number(self, offset: int) -> int:
+        """The place of the segment that would hold `offset`; the first one for an offset before them all."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def starting_with(self, offset: int) -> list[Segment]:
+        """The segment that would hold `offset`, and all behind it."""
+        return self._segments[self.floor_number(offset) :]
+
+    def from_number(self, number: int) -> list[Segment]:
+        return self._segments[number:]
+
+    def end_of(self, number: int) -> int | None:
+        """Where the segment at this place ends: the base of the next one, None for the active one."""
+        return self._bases[number + 1] if number + 1 < len(self._bases) else None
+
+    def append(self, segment: Segment) -> None:
+        assert segment.base_offset > self._bases[-1]
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def pop_first(self, count: int) -> list[Segment]:
+        """Never the active one."""
+        assert count < len(self._segments)
+        gone = self._segments[:count]
+        del self._segments[:count]
+        del self._bases[:count]
+        return gone
+
+    def pop_behind(self, number: int) -> list[Segment]:
+        """Takes away all behind the one at this place."""
+        gone = self._segments[number + 1 :]
+        del self._segments[number + 1 :]
+        del self._bases[number + 1 :]
+        return gone
+
+    def replace_all(self, segment: Segment) -> list[Segment]:
+        gone = self._segments
+        self._segments = [segment]
+        self._bases = [segment.base_offset]
+        return gone

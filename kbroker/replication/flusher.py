@@ -1,0 +1,56 @@
+"""fsync off the event loop, as a group commit: one thread flushes what has come together while it was busy.
+
+A failed fsync is never tried again: the kernel may have dropped the pages, and a second call would say all is well.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+from kbroker.clock import Clock
+from kbroker.errors import StorageFailure
+from kbroker.log.flush_job import FlushJob
+
+__all__ = ["Flushable", "Flusher"]
+
+
+class Flushable(Protocol):
+    def begin_flush(self) -> FlushJob | None: ...
+
+    def end_flush(self, job: FlushJob, failure: StorageFailure | None, now_ms: int) -> None: ...
+
+
+class Flusher:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due: dict[Flushable, None] = {}
+        self._is_due = trio.Event()
+
+    def request(self, log: Flushable) -> None:
+        self._due[log] = None
+        self._is_due.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._is_due.wait()
+            self._is_due = trio.Event()
+            due, self._due = self._due, {}
+            started = [(log, job) for log in due if (job := log.begin_flush()) is not None]
+            failures = await trio.to_thread.run_sync(_run_all, [job for _, job in started])
+            now_ms = self._clock.now_ms()
+            for (log, job), failure in zip(started, failures, strict=True):
+                log.end_flush(job, failure, now_ms)
+
+
+def _run_all(jobs: list[FlushJob]) -> list[StorageFailure | None]:
+    failures: list[StorageFailure | None] = []
+    for job in jobs:
+        try:
+            job.run()
+        except StorageFailure as failure:
+            failures.append(failure)
+        else:
+            failures.append(None)
+    return failures

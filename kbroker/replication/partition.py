@@ -1,0 +1,247 @@
+"""A partition that this broker leads: its log, how far it is committed, and who waits for that.
+
+Appends are staged while a run of frames is handled and written at its end, one write for each partition: nothing is
+visible, and nobody is answered, before. Committed is what every in-sync replica has (here: the leader alone), or, with
+flush.messages=1, what is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from kbroker.config import TopicConfig
+from kbroker.errors import StorageFailure
+from kbroker.log.file_slice import FileSlice
+from kbroker.log.flush_job import FlushJob
+from kbroker.log.leader_epochs import EpochEntry
+from kbroker.log.partition_log import AppendResult, PartitionLog
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.record_batch import MAGIC_POSITION
+from kbroker.replication.flusher import Flusher
+from kbroker.replication.storage_gate import StorageGate
+
+__all__ = ["FetchWaiter", "Partition"]
+
+_BATCHES_SINCE = 3
+_ZSTD_SINCE = 7
+_ZSTD = 4
+_CODEC_POSITION = 22  # the lower byte of a batch's attributes
+_ALL_REPLICAS = -1
+
+_STORAGE_ERROR = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+class FetchWaiter(Protocol):
+    def on_visible(self, size: int) -> None:
+        """So many bytes more can be read."""
+        ...
+
+    def finish(self) -> None:
+        """The partition has changed hands or is gone: answer now."""
+        ...
+
+
+class Partition:
+    __slots__ = (
+        "_appended_bytes",
+        "_dirty",
+        "_flusher",
+        "_flushing_bytes",
+        "_gate",
+        "_is_durable",
+        "_is_gone",
+        "_is_staged",
+        "_min_insync_replicas",
+        "_parked",
+        "_visible_bytes",
+        "config",
+        "fetch_waiters",
+        "index",
+        "insync_replicas",
+        "leader_epoch",
+        "log",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        topic_id: bytes,
+        log: PartitionLog,
+        config: TopicConfig,
+        *,
+        leader_epoch: int,
+        gate: StorageGate,
+        flusher: Flusher,
+        dirty: set[Partition],
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.insync_replicas = 1
+        self.fetch_waiters: set[FetchWaiter] = set()
+        self._gate = gate
+        self._flusher = flusher
+        self._dirty = dirty
+        self._parked: deque[tuple[int, Callable[[int], None]]] = deque()
+        self._is_staged = False
+        self._is_gone = False
+        self._appended_bytes = 0
+        self._flushing_bytes = 0
+        self._visible_bytes = 0
+        self.update_config(config)
+        log.commit_all()
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.topic}-{self.index}>"
+
+    def update_config(self, config: TopicConfig) -> None:
+        self.config = config
+        self._is_durable = config.flush_messages == 1
+        self._min_insync_replicas = config.min_insync_replicas
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset
+
+    def check_leader_epoch(self, epoch: int) -> ErrorCode:
+        """What a client believes; -1 for one that does not say."""
+        if epoch < 0 or epoch == self.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
+        if epoch == self.leader_epoch:
+            return EpochEntry(epoch, self.log.log_end_offset)
+        return self.log.end_offset_for_epoch(epoch)
+
+    # Appending
+
+    def stage(self, records: memoryview | None, version: int, acks: int, now_ms: int) -> AppendResult:
+        """What a Produce request of that version holds for this partition. Hot path."""
+        if self._gate.is_closed:
+            return _STORAGE_ERROR
+        if acks == _ALL_REPLICAS and self.insync_replicas < self._min_insync_replicas:
+            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
+        try:
+            if version >= _ZSTD_SINCE and records is not None:
+                result = self.log.stage(records, self.leader_epoch, now_ms)
+            else:
+                result = self._stage_old(records, version, now_ms)
+        except StorageFailure as failure:
+            self._gate.close(failure)
+            return _STORAGE_ERROR
+        if not result.error:
+            self._is_staged = True
+        return result
+
+    def _stage_old(self, records: memoryview | None, version: int, now_ms: int) -> AppendResult:
+        if not records:
+            return AppendResult(ErrorCode.INVALID_RECORD, error_message="no record batch at all")
+        is_batch = len(records) > _CODEC_POSITION and records[MAGIC_POSITION] == 2
+        if version < _BATCHES_SINCE and not is_batch:
+            return self.log.stage_message_set(records, self.leader_epoch, now_ms)
+        if is_batch and records[_CODEC_POSITION] & 7 == _ZSTD and version < _ZSTD_SINCE:
+            return AppendResult(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, error_message="zstd needs Produce v7")
+        return self.log.stage(records, self.leader_epoch, now_ms)
+
+    def commit(self) -> None:
+        """Write what was staged and show it. If the disk refuses, none of it is in the log (`holds` tells)."""
+        if not self._is_staged:
+            return
+        self._is_staged = False
+        log = self.log
+        size = log.staged_bytes
+        try:
+            log.commit()
+        except StorageFailure as failure:
+            self._gate.close(failure)
+            return
+        self._gate.on_written()
+        self._appended_bytes += size
+        self._dirty.add(self)
+        if self._is_durable:
+            self._flusher.request(self)
+        else:
+            self._advance(log.log_end_offset, self._appended_bytes)
+
+    def holds(self, last_offset: int) -> bool:
+        """Whether a batch that was staged up to that offset has been written."""
+        return last_offset < self.log.log_end_offset
+
+    def is_committed(self, next_offset: int) -> bool:
+        return self.log.high_watermark >= next_offset
+
+    def wait_committed(self, next_offset: int, done: Callable[[int], None]) -> None:
+        """Calls `done` with an error code, 0 when the high watermark has reached the offset."""
+        if self._is_gone:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            self._parked.append((next_offset, done))
+
+    def _advance(self, offset: int, visible_bytes: int) -> None:
+        if not self.log.advance_high_watermark(offset):
+            return
+        size, self._visible_bytes = visible_bytes - self._visible_bytes, visible_bytes
+        parked = self._parked
+        while parked and parked[0][0] <= offset:
+            parked.popleft()[1](ErrorCode.NONE)
+        if self.fetch_waiters:
+            for waiter in list(self.fetch_waiters):
+                waiter.on_visible(size)
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, bound: int, *, is_first: bool) -> FileSlice | ErrorCode | None:
+        return self.log.read(offset, max_bytes, up_to=bound, min_one_batch=is_first)
+
+    # Flushing, for the flusher
+
+    def begin_flush(self) -> FlushJob | None:
+        if self._is_gone:
+            return None
+        self._flushing_bytes = self._appended_bytes
+        try:
+            return self.log.begin_flush()
+        except StorageFailure as failure:
+            self._on_flush_failed(failure)
+            return None
+
+    def end_flush(self, job: FlushJob, failure: StorageFailure | None, now_ms: int) -> None:
+        self.log.complete_flush(job, now_ms)
+        if failure is not None:
+            self._on_flush_failed(failure)
+        elif self._is_durable and not self._is_gone:
+            self._advance(self.log.recovery_point, self._flushing_bytes)
+
+    def _on_flush_failed(self, failure: StorageFailure) -> None:
+        self._gate.close(failure)
+        self._refuse_parked(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def on_recovered(self) -> None:
+        self.log.commit_all()
+
+    # Ending
+
+    def leave(self) -> None:
+        """Deleted, or led by somebody else: whoever waits is answered."""
+        self._is_gone = True
+        self._dirty.discard(self)
+        self._refuse_parked(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for waiter in list(self.fetch_waiters):
+            waiter.finish()
+
+    def _refuse_parked(self, code: ErrorCode) -> None:
+        parked, self._parked = self._parked, deque()
+        for _, done in parked:
+            done(code)

@@ -1,0 +1,235 @@
+"""Every partition that this broker holds, found by name and number; follows the controller's image.
+
+Opens the data directories, gives each partition its log, recovers after a crash. Never decides which partitions there
+are: the image does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import trio
+
+from kbroker.clock import Clock
+from kbroker.config import BrokerConfig, TopicConfig, topic_config
+from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicConfigsChanged, TopicRemoved
+from kbroker.controller.image import Image, Topic
+from kbroker.errors import StorageFailure
+from kbroker.log.directory import DataDirectory
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+from kbroker.replication.flusher import Flusher
+from kbroker.replication.partition import Partition
+from kbroker.replication.storage_gate import StorageGate
+
+__all__ = ["PartitionTable", "log_config"]
+
+logger = logging.getLogger(__name__)
+
+_RECOVERY_THREADS = max(2, os.cpu_count() or 1)
+
+
+class PartitionTable:
+    def __init__(
+        self,
+        directories: Sequence[DataDirectory],
+        *,
+        broker_id: int,
+        config: BrokerConfig,
+        flusher: Flusher,
+        clock: Clock,
+        random_name: Callable[[], str],
+    ) -> None:
+        self.directories = directories
+        self.gates = {directory.path: StorageGate(directory.path) for directory in directories}
+        self.dirty: set[Partition] = set()
+        self._broker_id = broker_id
+        self._config = config
+        self._flusher = flusher
+        self._clock = clock
+        self._random_name = random_name
+        self._topics: dict[str, list[Partition | None]] = {}
+        self._names_by_id: dict[bytes, str] = {}
+        self._directory_of = {key: directory for directory in directories for key in directory.partitions}
+        self._held: dict[DataDirectory, int] = {directory: len(directory.partitions) for directory in directories}
+        self._is_starting = True
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self._topics.values():
+            for partition in partitions:
+                if partition is not None:
+                    yield partition
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        """Hot path."""
+        partitions = self._topics.get(topic)
+        if partitions is None or not 0 <= index < len(partitions):
+            return None
+        return partitions[index]
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return self._names_by_id.get(topic_id)
+
+    # Following the image
+
+    def on_image(self, image: Image, changes: Sequence[Change]) -> None:
+        for change in changes:
+            match change:
+                case TopicAdded(topic):
+                    self._add(topic)
+                case TopicRemoved(topic):
+                    self._remove(topic)
+                case PartitionsChanged(name, _):
+                    self._add(image.topics[name])
+                case TopicConfigsChanged(name, configs):
+                    self._reconfigure(name, topic_config(self._config, configs))
+
+    def _add(self, topic: Topic) -> None:
+        config = topic_config(self._config, topic.configs)
+        for_log = log_config(config, self._config)
+        held = self._topics.setdefault(topic.name, [])
+        self._names_by_id[topic.id] = topic.name
+        for index, state in enumerate(topic.partitions):
+            known = held[index] if index < len(held) else None
+            if known is not None:
+                known.leader_epoch = state.leader_epoch
+                continue
+            partition = None
+            if self._broker_id in state.replicas:
+                try:
+                    partition = self._open(topic, index, state.leader_epoch, config, for_log)
+                except StorageFailure as failure:
+                    logger.error("%s-%d cannot be opened: %s", topic.name, index, failure)
+            held[index : index + 1] = [partition]
+
+    def _open(self, topic: Topic, index: int, leader_epoch: int, config: TopicConfig, for_log: LogConfig) -> Partition:
+        key = (topic.name, index)
+        directory = self._directory_of.get(key)
+        if directory is not None and self._is_left_over(directory, topic, index):
+            directory.delete_log(topic.name, index, self._random_name())
+            self._held[directory] -= 1
+            directory = None
+        if directory is None:
+            directory = min(self._held, key=self._held.__getitem__)
+            log = directory.create_log(topic.name, index, topic.id, for_log)
+            self._held[directory] += 1
+            self._directory_of[key] = directory
+        else:
+            log = directory.open_log(topic.name, index, for_log)
+        return Partition(
+            topic.name,
+            index,
+            topic.id,
+            log,
+            config,
+            leader_epoch=leader_epoch,
+            gate=self.gates[directory.path],
+            flusher=self._flusher,
+            dirty=self.dirty,
+        )
+
+    def _is_left_over(self, directory: DataDirectory, topic: Topic, index: int) -> bool:
+        """A directory of a deleted topic of the same name. After a clean stop there is none, and nobody looks."""
+        if self._is_starting and directory.was_clean:
+            return False
+        return directory.topic_id(topic.name, index) not in (None, topic.id)
+
+    def _remove(self, topic: Topic) -> None:
+        self._names_by_id.pop(topic.id, None)
+        for partition in self._topics.pop(topic.name, []):
+            if partition is not None:
+                partition.leave()
+        for index in range(len(topic.partitions)):
+            directory = self._directory_of.pop((topic.name, index), None)
+            if directory is not None:
+                self._held[directory] -= 1
+                try:
+                    directory.delete_log(topic.name, index, self._random_name())
+                except StorageFailure as failure:
+                    logger.error("%s-%d cannot be deleted: %s", topic.name, index, failure)
+
+    def _reconfigure(self, name: str, config: TopicConfig) -> None:
+        for_log = log_config(config, self._config)
+        for partition in self._topics.get(name, []):
+            if partition is not None:
+                partition.log.update_config(for_log)
+                partition.update_config(config)
+
+    # Starting and stopping
+
+    async def recover(self) -> list[tuple[str, int]]:
+        """After a crash: scan what may be torn, in threads. The partitions whose log became shorter."""
+        self._is_starting = False
+        unclean = [each for each in self if not self._directory_of[each.topic, each.index].was_clean]
+        if unclean:
+            logger.warning("recovering %d partitions after an unclean stop", len(unclean))
+            limiter = trio.CapacityLimiter(_RECOVERY_THREADS)
+            async with trio.open_nursery() as nursery:
+                for chunk in _chunks(unclean, 64):
+                    nursery.start_soon(self._recover_chunk, chunk, limiter)
+        return [(each.topic, each.index) for each in unclean if each.log.is_loaded and each.log.was_shortened]
+
+    async def _recover_chunk(self, partitions: list[Partition], limiter: trio.CapacityLimiter) -> None:
+        failures = await trio.to_thread.run_sync(_load_all, [each.log for each in partitions], limiter=limiter)
+        for partition, failure in zip(partitions, failures, strict=True):
+            if failure is not None:
+                self.gates[self._directory_of[partition.topic, partition.index].path].close(failure)
+            else:
+                partition.on_recovered()
+
+    def close(self) -> None:
+        """Everything on disk. Blocks: after the loop's work has ended."""
+        for directory in self.directories:
+            if self.gates[directory.path].is_offline:
+                directory.release()
+            else:
+                directory.close(self._clock.now_ms())
+
+
+def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    level = levels.get(config.compression_type)
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_jitter_ms=config.segment_jitter_ms,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+        max_message_bytes=config.max_message_bytes,
+        compression_type=config.compression_type,
+        compression_level=None if level == -1 else level,
+        cleanup_policy=frozenset(config.cleanup_policy),
+        message_timestamp_type="LogAppendTime" if config.message_timestamp_type == "LogAppendTime" else "CreateTime",
+        message_timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+        message_timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        preallocate=config.preallocate,
+        record_validation="full" if broker.kbroker_record_validation == "full" else "header",
+    )
+
+
+def _chunks(partitions: list[Partition], size: int) -> Iterator[list[Partition]]:
+    for start in range(0, len(partitions), size):
+        yield partitions[start : start + size]
+
+
+def _load_all(logs: list[PartitionLog]) -> list[StorageFailure | None]:
+    failures: list[StorageFailure | None] = []
+    for log in logs:
+        try:
+            log.load()
+        except StorageFailure as failure:
+            failures.append(failure)
+        else:
+            failures.append(None)
+    return failures

@@ -1,0 +1,34 @@
+"""What handlers work with: the broker's parts, built once by `broker.py`. Holds no behaviour of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from kbroker.clock import Clock
+from kbroker.config import BrokerConfig
+from kbroker.controller.controller import Controller
+from kbroker.replication.partition_table import PartitionTable
+from kbroker.server.append_run import AppendRun
+from kbroker.server.authorization import Authorizer
+from kbroker.server.deadlines import Deadlines
+from kbroker.server.fetch_session import FetchSessions
+from kbroker.server.producer_ids import ProducerIds
+
+__all__ = ["Context"]
+
+
+@dataclass(slots=True)
+class Context:
+    broker_id: int
+    config: BrokerConfig
+    clock: Clock
+    controller: Controller
+    partitions: PartitionTable
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    authorizer: Authorizer
+    deadlines: Deadlines
+    append_run: AppendRun
+    nursery: trio.Nursery

@@ -1,0 +1,148 @@
+"""From a frame to its handler and back: header, version, compiled decode, call, compiled encode.
+
+A handler is `handle(context, request)` in `handlers/<api>.py`. A plain function returns the response, or None when it
+answers later itself, or a coroutine, which then runs as a task of its own. What a handler refuses as a whole (Refusal)
+and what goes wrong inside it become error codes in the shape of its API, by the `refuse` of its module.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Awaitable
+from importlib import import_module
+from types import CoroutineType
+from typing import Any
+
+from kbroker.errors import PeerError, Refusal
+from kbroker.protocol.compiler.load import codec
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.headers import REQUEST_HEADER
+from kbroker.protocol.registry import APIS, Api
+from kbroker.server.connection import Connection
+from kbroker.server.context import Context
+from kbroker.server.request import Request, Route
+from kbroker.server.request_slot import RequestSlot
+
+__all__ = ["Dispatch"]
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = struct.Struct(">hh").unpack_from
+_PRODUCE = 0
+_API_VERSIONS = 18
+
+
+class Dispatch:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._run = context.append_run
+        self._routes: dict[tuple[int, int], Route] = {}
+        self._served: dict[int, Api] = {each.key: each for each in APIS if each.serves is not None}
+        self.bugs = 0
+
+    def handle(self, connection: Connection, frame: memoryview, slot: RequestSlot) -> None:
+        try:
+            prefix = _PREFIX(frame)
+        except struct.error:
+            raise PeerError("a request shorter than its header") from None
+        route = self._routes.get(prefix)
+        if route is None:
+            route = self._make_route(*prefix)
+        header, position = route.decode_header(frame)
+        request = Request(route, header.correlation_id, header.client_id, None, slot)
+        request.body, _ = route.decode(frame, position)
+        if prefix[0] != _PRODUCE and self._run.produces:
+            self._run.end()
+        try:
+            response = route.handler(self._context, request)
+            if response is None:
+                return
+            if response.__class__ is CoroutineType:
+                self._context.nursery.start_soon(self._finish, request, response)
+            else:
+                request.reply(response)
+        except PeerError:
+            raise
+        except Exception as error:
+            self._fail(request, error)
+
+    def end_run(self) -> None:
+        """All frames that had arrived on a connection are handled; its receive buffer still stands."""
+        if self._run.produces:
+            self._run.end()
+
+    async def _finish(self, request: Request, answering: Awaitable[Any]) -> None:
+        try:
+            response = await answering
+            if response is not None:
+                request.reply(response)
+        except Exception as error:
+            self._fail(request, error)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        """Answer in the shape of the API; where that fails too, closing is all that is left."""
+        name = request.route.api.name
+        if isinstance(error, Refusal):
+            code, message = error.code, error.message
+        else:
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
+            self.bugs += 1
+            logger.error("%s v%d met a bug", name, request.version, exc_info=error)
+        if request.slot.parts is not None or request.slot.is_cancelled:
+            return
+        try:
+            request.reply(_refusal(request, code, message))
+        except Exception:
+            logger.exception("%s v%d could not be refused", name, request.version)
+            request.slot.connection.close()
+
+    def _make_route(self, key: int, version: int) -> Route:
+        api = self._served.get(key)
+        if api is None:
+            raise PeerError(f"API {key} is not served")
+        assert api.serves is not None
+        first, last = api.serves
+        if not first <= version <= last:
+            if key != _API_VERSIONS:
+                raise PeerError(f"{api.name} v{version} is not served")
+            # A newer client asks in a version that we cannot read; it understands an answer in v0.
+            module = import_module("kbroker.server.handlers.api_versions")
+            return Route(
+                api,
+                0,
+                codec(REQUEST_HEADER, 1).decode,
+                _decode_nothing,
+                codec(api.response, 0).encode,
+                has_flexible_header=False,
+                handler=module.handle_unknown_version,
+            )
+        module = import_module(f"kbroker.server.handlers.{api.module_name}")
+        route = Route(
+            api,
+            version,
+            codec(REQUEST_HEADER, api.request_header_version(version)).decode,
+            codec(api.request, version).decode,
+            codec(api.response, version).encode,
+            has_flexible_header=api.response_header_version(version) == 1,
+            handler=module.handle,
+        )
+        self._routes[key, version] = route
+        return route
+
+
+def _decode_nothing(buffer: Any, position: int = 0) -> tuple[Any, int]:
+    return None, position
+
+
+def _refusal(request: Request, code: int, message: str | None) -> Any:
+    """The API's own shape of an error, or the error code at the top of its response."""
+    api = request.route.api
+    module = import_module(f"kbroker.server.handlers.{api.module_name}")
+    refuse = getattr(module, "refuse", None)
+    if refuse is not None:
+        return refuse(request, code, message)
+    members: dict[str, Any] = {"error_code": code}
+    if "error_message" in api.response.value.names:
+        members["error_message"] = message
+    return api.response(**members)

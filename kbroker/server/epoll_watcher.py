@@ -1,0 +1,143 @@
+"""One task for all connections of a listener (Linux): it waits on an epoll descriptor and calls those that are ready.
+
+Level-triggered: a connection that has had its turn and has more waiting is simply reported again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Callable
+
+import trio
+
+from kbroker.server.connection import Connection
+from kbroker.server.listener import Listener
+from kbroker.server.network import Network
+from kbroker.server.read_ahead import ReadAhead
+from kbroker.server.sendfile import SendableSlice
+
+__all__ = ["EpollWatcher"]
+
+# Few, because what is ready and not reported this time comes first next time: the kernel keeps a queue.
+_EVENTS_PER_ROUND = 32
+# Other tasks get the loop after this; until then looking again costs 1 µs, while a wait in trio costs about 20.
+_STRETCH_SECONDS = 0.002
+_ROUNDS_PER_STRETCH = 16
+_ACCEPT_PAUSE = 0.1
+
+
+class EpollWatcher:
+    def __init__(
+        self, network: Network, listener: Listener, nursery: trio.Nursery, forgotten: Callable[[Connection], None]
+    ) -> None:
+        self._network = network
+        self._listener = listener
+        self._nursery = nursery
+        self._forgotten = forgotten
+        self._epoll = select.epoll()
+        self._connections: dict[int, Connection] = {}
+        self._accepting: dict[int, socket.socket] = {}
+        self._due: dict[Connection, None] = {}
+        self._is_awake = False
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # wakes our task for others in the same loop
+        self._epoll.register(self._bell, select.EPOLLIN)
+        self._read_ahead = ReadAhead(nursery)
+
+    # What connections call
+
+    def watch(self, connection: Connection, *, reading: bool, writing: bool) -> None:
+        mask = (select.EPOLLIN if reading else 0) | (select.EPOLLOUT if writing else 0)
+        self._epoll.modify(connection.fileno(), mask)
+
+    def call_again(self, connection: Connection) -> None:
+        self._due[connection] = None
+        if not self._is_awake:
+            os.eventfd_write(self._bell, 1)
+
+    def forget(self, connection: Connection) -> None:
+        descriptor = connection.fileno()
+        del self._connections[descriptor]
+        self._epoll.unregister(descriptor)
+        self._forgotten(connection)
+
+    def read_ahead(self, file_slice: SendableSlice, position: int, size: int, done: Callable[[], None]) -> None:
+        self._read_ahead.start(file_slice, position, size, done)
+
+    # What the server calls
+
+    async def run(self) -> None:
+        for sock in self._listener.sockets:
+            self._start_accepting(sock)
+        monotonic = self._network.clock.monotonic
+        while True:
+            if self._due:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._is_awake = False
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                self._is_awake = True
+            end = monotonic() + _STRETCH_SECONDS
+            for _ in range(_ROUNDS_PER_STRETCH):
+                if not self._call_ready() or monotonic() >= end:
+                    break
+
+    def stop_accepting(self) -> None:
+        for descriptor in self._accepting:
+            self._epoll.unregister(descriptor)
+        self._accepting.clear()
+
+    def close(self) -> None:
+        self._epoll.close()
+        os.close(self._bell)
+
+    # Inside
+
+    def _call_ready(self) -> bool:
+        """Call every connection that is ready, once; False if none was."""
+        if self._due:
+            due, self._due = self._due, {}
+            for due_connection in due:
+                self._network.call(due_connection, due_connection.on_turn)
+        events = self._epoll.poll(0, _EVENTS_PER_ROUND)
+        connections = self._connections
+        call = self._network.call
+        for descriptor, event in events:
+            connection = connections.get(descriptor)
+            if connection is None:
+                self._on_other_event(descriptor)
+            elif event == select.EPOLLIN:
+                call(connection, connection.on_readable)
+            elif event & (select.EPOLLERR | select.EPOLLHUP):
+                call(connection, connection.on_hangup)
+            else:
+                if event & select.EPOLLOUT:
+                    call(connection, connection.on_writable)
+                if event & select.EPOLLIN:
+                    call(connection, connection.on_readable)
+        return bool(events) or bool(self._due)
+
+    def _on_other_event(self, descriptor: int) -> None:
+        if descriptor == self._bell:
+            os.eventfd_read(self._bell)
+            return
+        sock = self._accepting.get(descriptor)
+        if sock is not None and not self._listener.on_acceptable(sock, self, self._opened):
+            del self._accepting[descriptor]
+            self._epoll.unregister(descriptor)
+            self._nursery.start_soon(self._accept_later, sock)
+
+    async def _accept_later(self, sock: socket.socket) -> None:
+        await trio.sleep(_ACCEPT_PAUSE)
+        if sock.fileno() >= 0:
+            self._start_accepting(sock)
+
+    def _start_accepting(self, sock: socket.socket) -> None:
+        self._accepting[sock.fileno()] = sock
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _opened(self, connection: Connection) -> None:
+        descriptor = connection.fileno()
+        self._connections[descriptor] = connection
+        self._epoll.register(descriptor, select.EPOLLIN)

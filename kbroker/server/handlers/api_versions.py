@@ -1,0 +1,55 @@
+"""ApiVersions (18), v0-4: which APIs and versions are served, from the registry; nothing else is advertised.
+
+A version that is not known here is answered in the shape of v0, with this API's own range (KIP-511). v3 names the
+client's software, which is checked as Kafka does. Features: none supported, none finalized. The list is the same for
+everybody, so its bytes are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import api_versions as messages
+from kbroker.protocol.registry import APIS, Api, api
+from kbroker.server.encoded_response import encode_body, reply_encoded
+
+if TYPE_CHECKING:
+    from kbroker.server.context import Context
+    from kbroker.server.request import Request
+
+__all__ = ["handle", "handle_unknown_version"]
+
+_API_VERSIONS = 18
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+_bodies: dict[int, bytes] = {}  # by version; what is served does not change while a process runs
+
+
+def handle(context: Context, request: Request) -> Any:
+    version = request.version
+    if version >= 3:
+        body = request.body
+        if not (_SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)):
+            return messages.RESPONSE(error_code=ErrorCode.INVALID_REQUEST)
+    encoded = _bodies.get(version)
+    if encoded is None:
+        encoded = _bodies[version] = encode_body(request, messages.RESPONSE(api_keys=_served()))
+    reply_encoded(request, encoded)
+    return None
+
+
+def handle_unknown_version(context: Context, request: Request) -> Any:
+    """Dispatch calls this in the place of `handle`, and encodes the answer as v0."""
+    return messages.RESPONSE(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(api(_API_VERSIONS))])
+
+
+def _served() -> list[Any]:
+    return [_row(each) for each in APIS if each.serves is not None and not each.between_brokers]
+
+
+def _row(each: Api) -> Any:
+    assert each.serves is not None
+    first, last = each.serves
+    return messages.ApiVersion(api_key=each.key, min_version=first, max_version=last)

@@ -1,0 +1,289 @@
+"""Fetch (1): reads are ranges of files; a fetch that finds too little waits on its partitions, without a task.
+
+Whole fetch -> read every partition -> enough, an error, or no time to wait: answer. Otherwise the fetch is parked: each
+partition tells it how many bytes have become visible, and it reads again when enough are there or its time is up.
+Hot path: no object for each record, one FileSlice for each partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kbroker.errors import StorageFailure
+from kbroker.log.file_slice import FileSlice
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.legacy_message_set import convert_down
+from kbroker.protocol.messages import fetch as messages
+from kbroker.protocol.record_batch import InvalidBatch
+from kbroker.server.authorization import Operation, ResourceType
+from kbroker.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchTarget, TopicKey
+
+if TYPE_CHECKING:
+    from kbroker.replication.partition import Partition
+    from kbroker.server.context import Context
+    from kbroker.server.deadlines import Deadline
+    from kbroker.server.request import Request
+
+__all__ = ["handle"]
+
+READ_COMMITTED = 1
+DEBUG_REPLICA = -2
+ZSTD_SINCE = 10
+
+_PartitionData = messages.PartitionData.value
+_TopicResponse = messages.FetchableTopicResponse.value
+_Response = messages.RESPONSE.value
+
+
+def handle(context: Context, request: Request) -> Any:
+    body = request.body
+    session: FetchSession | None = None
+    is_incremental = False
+    if request.version >= 7 and body.session_epoch != FINAL_EPOCH:
+        outcome = _open_session(context, request)
+        if isinstance(outcome, ErrorCode):
+            return _Response(error_code=outcome)
+        session = outcome
+        is_incremental = body.session_epoch != INITIAL_EPOCH
+    elif body.session_id:
+        context.fetch_sessions.end(body.session_id)
+    targets = list(session.targets.values()) if session is not None else _targets(request)
+    fetch = _Fetch(context, request, targets, session, is_incremental)
+    is_enough = fetch.read()
+    if is_enough or body.max_wait_ms <= 0 or not targets:
+        return fetch.response()
+    fetch.park()
+    return None
+
+
+def refuse(request: Request, code: int, message: str | None) -> Any:
+    if request.version >= 7:
+        return _Response(error_code=code)
+    return _Response(
+        responses=[
+            _TopicResponse(
+                topic=topic.topic,
+                partitions=[_failure(each.partition, code) for each in topic.partitions],
+            )
+            for topic in request.body.topics
+        ]
+    )
+
+
+def _open_session(context: Context, request: Request) -> FetchSession | ErrorCode | None:
+    body = request.body
+    uses_topic_ids = request.version >= 13
+    if body.session_epoch == INITIAL_EPOCH:
+        if body.session_id:
+            context.fetch_sessions.end(body.session_id)
+        return context.fetch_sessions.begin(_targets(request), uses_topic_ids=uses_topic_ids)
+    session = context.fetch_sessions.resume(body.session_id, body.session_epoch, uses_topic_ids=uses_topic_ids)
+    if isinstance(session, FetchSession):
+        session.update(
+            ((_key(topic, request), each) for topic in body.topics for each in topic.partitions),
+            ((_key(topic, request), index) for topic in body.forgotten_topics_data for index in topic.partitions),
+        )
+    return session
+
+
+def _key(topic: Any, request: Request) -> TopicKey:
+    key: TopicKey = topic.topic_id if request.version >= 13 else topic.topic
+    return key
+
+
+def _targets(request: Request) -> list[FetchTarget]:
+    return [FetchTarget(_key(topic, request), each) for topic in request.body.topics for each in topic.partitions]
+
+
+def _failure(index: int, code: int) -> Any:
+    return _PartitionData(partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None)
+
+
+class _Fetch:
+    """One fetch request under way."""
+
+    __slots__ = (
+        "answers",
+        "context",
+        "deadline",
+        "is_incremental",
+        "missing",
+        "partitions",
+        "request",
+        "session",
+        "size",
+        "targets",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        request: Request,
+        targets: list[FetchTarget],
+        session: FetchSession | None,
+        is_incremental: bool,
+    ) -> None:
+        self.context = context
+        self.request = request
+        self.targets = targets
+        self.session = session
+        self.is_incremental = is_incremental
+        self.answers: list[tuple[FetchTarget, Any]] = []
+        self.size = 0
+        self.missing = 0
+        self.partitions: list[Partition] = []
+        self.deadline: Deadline | None = None
+
+    def read(self) -> bool:
+        """Read every partition; True if the answer may leave."""
+        request = self.request
+        body = request.body
+        room = min(body.max_bytes, self.context.config.fetch_max_bytes)
+        self.answers, self.size, self.partitions = [], 0, []
+        is_final = False
+        for target in self.targets:
+            answer = self._read_one(target, room - self.size)
+            self.answers.append((target, answer))
+            self.size += len(answer.records)
+            is_final = is_final or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+        return is_final or self.size >= body.min_bytes
+
+    def response(self) -> Any:
+        session = self.session
+        answers: Iterable[tuple[FetchTarget, Any]] = self.answers
+        if session is not None:
+            news = [(target, answer, target.has_news(answer)) for target, answer in self.answers]
+            for target, answer, _ in news:
+                if answer.records:
+                    session.move_behind(target)
+            if self.is_incremental:
+                answers = [(target, answer) for target, answer, is_news in news if is_news]
+        return _Response(session_id=session.id if session is not None else 0, responses=self._by_topic(answers))
+
+    def park(self) -> None:
+        """Wait until `min_bytes` are visible. What was read is let go: it is read again then, and cheaply."""
+        self._release()
+        self.missing = self.request.body.min_bytes - self.size
+        for partition in self.partitions:
+            partition.fetch_waiters.add(self)
+        self.deadline = self.context.deadlines.add(self.request.body.max_wait_ms / 1000, self.finish)
+        self.request.slot.on_cancel = self._unpark
+
+    def on_visible(self, size: int) -> None:
+        """A partition shows that many bytes more."""
+        self.missing -= size
+        if self.missing <= 0:
+            self.finish()
+
+    def finish(self) -> None:
+        self._unpark()
+        self.read()
+        self.request.reply(self.response())
+
+    def _unpark(self) -> None:
+        for partition in self.partitions:
+            partition.fetch_waiters.discard(self)
+        if self.deadline is not None:
+            self.deadline.cancel()
+
+    def _release(self) -> None:
+        for _, answer in self.answers:
+            if isinstance(answer.records, FileSlice):
+                answer.records.release()
+
+    def _by_topic(self, answers: Iterable[tuple[FetchTarget, Any]]) -> list[Any]:
+        topics: list[Any] = []
+        last: TopicKey | None = None
+        for target, answer in answers:
+            if target.topic != last:
+                last = target.topic
+                named = {"topic_id": last} if isinstance(last, bytes) else {"topic": last}
+                topics.append(_TopicResponse(**named))
+            topics[-1].partitions.append(answer)
+        return topics
+
+    def _read_one(self, target: FetchTarget, room: int) -> Any:
+        context = self.context
+        request = self.request
+        topic = target.topic
+        if isinstance(topic, bytes):
+            name = context.partitions.topic_name(topic)
+            if name is None:
+                return _failure(target.index, ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            name = topic
+        authorizer = context.authorizer
+        if not authorizer.allows_all and not authorizer.allows(
+            request.principal, request.client_host, Operation.READ, ResourceType.TOPIC, name
+        ):
+            return _failure(target.index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        partition = context.partitions.get(name, target.index)
+        if partition is None:
+            return _failure(target.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.partitions.append(partition)
+        try:
+            return self._read_partition(partition, target, room)
+        except StorageFailure:
+            return _failure(target.index, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _read_partition(self, partition: Partition, target: FetchTarget, room: int) -> Any:
+        request = self.request
+        body = request.body
+        code = partition.check_leader_epoch(target.current_leader_epoch)
+        if code:
+            return _failure(target.index, code)
+        replica_id = body.replica_id if request.version < 15 else body.replica_state.replica_id
+        if replica_id >= 0:
+            return _failure(target.index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if request.version < ZSTD_SINCE and partition.config.compression_type == "zstd":
+            return _failure(target.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        log = partition.log
+        high_watermark = partition.high_watermark
+        is_committed = body.isolation_level == READ_COMMITTED
+        last_stable_offset = partition.last_stable_offset
+        answer = _PartitionData(
+            partition_index=target.index,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=[] if is_committed else None,
+        )
+        offset = target.fetch_offset
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            return _failure(target.index, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if target.last_fetched_epoch >= 0:
+            epoch, end_offset = partition.end_offset_for_epoch(target.last_fetched_epoch)
+            if epoch < target.last_fetched_epoch or end_offset < offset:
+                answer.diverging_epoch = messages.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+                return answer
+        if replica_id == DEBUG_REPLICA:
+            bound = log.log_end_offset
+        else:
+            bound = last_stable_offset if is_committed else high_watermark
+        size = min(target.max_bytes, room)
+        is_first = self.size == 0 and request.version >= 3
+        if offset >= bound or (size <= 0 and not is_first):
+            return answer
+        slice_ = partition.read(offset, size, bound, is_first=is_first)
+        if slice_ is None:
+            return answer
+        if isinstance(slice_, ErrorCode):
+            return _failure(target.index, slice_)
+        if is_committed:
+            answer.aborted_transactions = [
+                messages.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+                for each in log.aborted_transactions(offset, bound)
+            ]
+        answer.records = slice_ if request.version >= 4 else self._converted(slice_, offset, answer)
+        return answer
+
+    def _converted(self, slice_: FileSlice, offset: int, answer: Any) -> bytes:
+        """For clients from before magic 2."""
+        try:
+            return convert_down(slice_.read(), magic=1 if self.request.version >= 2 else 0, first_offset=offset)
+        except InvalidBatch as error:
+            answer.error_code = error.code
+            return b""
+        finally:
+            slice_.release()

@@ -1,0 +1,183 @@
+"""Produce (0): from the receive buffer to the log, and an answer as soon as the records are committed.
+
+The batches are staged here and written at the end of the run of frames. On one node, and whenever the leader is the
+whole in-sync set, they are committed then: frame to response with no task switch. Otherwise the answer waits,
+without a task, for the high watermarks of its partitions. Hot path.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import produce as messages
+from kbroker.server.authorization import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from kbroker.log.partition_log import AppendResult
+    from kbroker.replication.partition import Partition
+    from kbroker.server.context import Context
+    from kbroker.server.deadlines import Deadline
+    from kbroker.server.request import Request
+
+__all__ = ["handle", "refuse"]
+
+NO_ACKS = 0
+TOPIC_IDS_SINCE = 13
+
+_Response = messages.RESPONSE.value
+_TopicResponse = messages.TopicProduceResponse.value
+_PartitionResponse = messages.PartitionProduceResponse.value
+_RecordError = messages.BatchIndexAndErrorMessage.value
+
+
+def handle(context: Context, request: Request) -> None:
+    body = request.body
+    acks = body.acks
+    if not -1 <= acks <= 1:
+        request.reply(refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, None))
+        return
+    version = request.route.version
+    by_id = version >= TOPIC_IDS_SINCE
+    table = context.partitions
+    run = context.append_run
+    now_ms = context.clock.now_ms()
+    staged: list[tuple[Partition, AppendResult, Any]] = []
+    topics = []
+    for topic in body.topic_data:
+        name: str | None = table.topic_name(topic.topic_id) if by_id else topic.name
+        refusal = _refusal(context, request, name)
+        answers = []
+        for each in topic.partition_data:
+            partition = None if refusal or name is None else table.get(name, each.index)
+            if partition is None:
+                code = refusal or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                answers.append(_PartitionResponse(index=each.index, error_code=code, base_offset=-1))
+                continue
+            result = partition.stage(each.records, version, acks, now_ms)
+            answer = _answer(each.index, result)
+            answers.append(answer)
+            if not result.error:
+                staged.append((partition, result, answer))
+                run.partitions.append(partition)
+        topics.append(_TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+    run.produces.append(_Produce(context, request, _Response(responses=topics), staged))
+
+
+def refuse(request: Request, code: int, message: str | None) -> Any:
+    return _Response(
+        responses=[
+            _TopicResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _PartitionResponse(index=each.index, error_code=code, base_offset=-1, error_message=message)
+                    for each in topic.partition_data
+                ],
+            )
+            for topic in request.body.topic_data
+        ]
+    )
+
+
+def _refusal(context: Context, request: Request, name: str | None) -> ErrorCode | None:
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    authorizer = context.authorizer
+    if authorizer.allows_all or authorizer.allows(
+        request.principal, request.client_host, Operation.WRITE, ResourceType.TOPIC, name
+    ):
+        return None
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _answer(index: int, result: AppendResult) -> Any:
+    if not result.error:
+        return _PartitionResponse(
+            index=index,
+            base_offset=result.base_offset,
+            log_append_time_ms=result.log_append_time,
+            log_start_offset=result.log_start_offset,
+        )
+    return _PartitionResponse(
+        index=index,
+        error_code=result.error,
+        base_offset=-1,
+        log_start_offset=result.log_start_offset,
+        error_message=result.error_message,
+        record_errors=[
+            _RecordError(batch_index=number, batch_index_error_message=reason)
+            for number, reason in result.record_errors
+        ],
+    )
+
+
+class _Produce:
+    """A request whose batches are staged; answered when they are written and, unless acks is 0, committed."""
+
+    __slots__ = ("_context", "_deadline", "_left", "_request", "_response", "_staged")
+
+    def __init__(
+        self, context: Context, request: Request, response: Any, staged: list[tuple[Partition, AppendResult, Any]]
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._response = response
+        self._staged = staged
+        self._left = 0
+        self._deadline: Deadline | None = None
+
+    def on_written(self) -> None:
+        waiting = []
+        for partition, result, answer in self._staged:
+            if not partition.holds(result.last_offset):
+                _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
+            elif not partition.is_committed(result.last_offset + 1):
+                waiting.append((partition, result, answer))
+        request = self._request
+        if request.body.acks == NO_ACKS:
+            self._end_without_answer()
+        elif waiting:
+            self._park(waiting)
+        else:
+            request.reply(self._response)
+
+    def _end_without_answer(self) -> None:
+        """A client that wants no answers learns of an error by losing its connection, and then asks who leads."""
+        self._request.reply_nothing()
+        if any(answer.error_code for topic in self._response.responses for answer in topic.partition_responses):
+            self._request.slot.connection.finish()
+
+    def _park(self, waiting: list[tuple[Partition, AppendResult, Any]]) -> None:
+        self._staged = waiting
+        self._left = len(waiting)
+        seconds = max(self._request.body.timeout_ms, 0) / 1000
+        self._deadline = self._context.deadlines.add(seconds, self._on_timeout)
+        self._request.slot.on_cancel = self._deadline.cancel
+        for partition, result, answer in waiting:
+            partition.wait_committed(result.last_offset + 1, partial(self._on_committed, answer))
+
+    def _on_committed(self, answer: Any, code: int) -> None:
+        if self._left <= 0:
+            return
+        if code:
+            _spoil(answer, code)
+        self._left -= 1
+        if self._left == 0:
+            assert self._deadline is not None
+            self._deadline.cancel()
+            self._request.reply(self._response)
+
+    def _on_timeout(self) -> None:
+        self._left = 0
+        for partition, result, answer in self._staged:
+            if not answer.error_code and not partition.is_committed(result.last_offset + 1):
+                _spoil(answer, ErrorCode.REQUEST_TIMED_OUT)
+        self._request.reply(self._response)
+
+
+def _spoil(answer: Any, code: int) -> None:
+    answer.error_code = code
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1

@@ -1,0 +1,23 @@
+"""The partition that a request names, if this broker leads it; else the code that tells the client where it stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from kbroker.replication.partition import Partition
+    from kbroker.server.context import Context
+
+__all__ = ["hosted_partition"]
+
+
+def hosted_partition(context: Context, topic_name: str, index: int, *, leader_epoch: int = -1) -> Partition | ErrorCode:
+    """`leader_epoch`: the one that the client takes for the current one; -1 if it does not say."""
+    partition = context.partitions.get(topic_name, index)
+    if partition is None:
+        if context.controller.image.partition(topic_name, index) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return partition.check_leader_epoch(leader_epoch) or partition

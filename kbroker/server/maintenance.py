@@ -1,0 +1,99 @@
+"""What has to be done now and then: retention, flushes by time, checkpoints, expired producers, deleted files.
+
+Work over many partitions is cut into slices of about 2 ms, so that requests wait for none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import trio
+
+from kbroker.clock import Clock
+from kbroker.config import BrokerConfig
+from kbroker.errors import StorageFailure
+from kbroker.replication.flusher import Flusher
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_table import PartitionTable
+
+__all__ = ["Maintenance"]
+
+logger = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+_SLICE_SECONDS = 0.002
+
+
+class Maintenance:
+    def __init__(self, table: PartitionTable, flusher: Flusher, config: BrokerConfig, clock: Clock) -> None:
+        self._table = table
+        self._flusher = flusher
+        self._config = config
+        self._clock = clock
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._every, self._config.log_retention_check_interval_ms, self._apply_retention)
+            nursery.start_soon(self._every, self._config.log_flush_offset_checkpoint_interval_ms, self._checkpoint)
+            nursery.start_soon(self._every, 600_000, self._expire_producers)
+
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(_TICK_SECONDS)
+            for gate in self._table.gates.values():
+                gate.tick()
+            dirty = list(self._table.dirty)
+            await self._sliced(dirty, self._flush_if_due)
+            for directory in self._table.directories:
+                if directory.has_deleted:
+                    await trio.to_thread.run_sync(directory.purge_deleted)
+
+    async def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
+        while True:
+            await trio.sleep(max(interval_ms, 1) / 1000)
+            done = work()
+            if done is not None:
+                await done  # type: ignore[misc]
+
+    def _flush_if_due(self, partition: Partition) -> None:
+        log = partition.log
+        if log.is_flush_due(self._clock.now_ms()):
+            self._flusher.request(partition)
+        elif log.recovery_point >= log.log_end_offset:
+            self._table.dirty.discard(partition)
+
+    async def _apply_retention(self) -> None:
+        await self._sliced(self._table, self._apply_retention_to)
+
+    def _apply_retention_to(self, partition: Partition) -> None:
+        now_ms = self._clock.now_ms()
+        log = partition.log
+        if log.config.is_deleted:
+            log.apply_retention(now_ms)
+        log.collect_deleted(now_ms)
+
+    async def _expire_producers(self) -> None:
+        await self._sliced(self._table, self._expire_producers_of)
+
+    def _expire_producers_of(self, partition: Partition) -> None:
+        if partition.log.is_loaded:
+            partition.log.producers.expire(self._clock.now_ms(), self._config.producer_id_expiration_ms)
+
+    async def _checkpoint(self) -> None:
+        for directory in self._table.directories:
+            directory.checkpoint_recovery_points()
+            directory.checkpoint_high_watermarks()
+            directory.checkpoint_log_starts()
+
+    async def _sliced(self, partitions: Iterable[Partition], work: Callable[[Partition], None]) -> None:
+        began = self._clock.monotonic()
+        for partition in list(partitions):
+            try:
+                work(partition)
+            except StorageFailure as failure:
+                logger.error("maintenance of %s-%d failed: %s", partition.topic, partition.index, failure)
+            if self._clock.monotonic() - began > _SLICE_SECONDS:
+                await trio.lowlevel.checkpoint()
+                began = self._clock.monotonic()

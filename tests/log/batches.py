@@ -1,0 +1,118 @@
+"""Batches as clients send them, and a log to append them to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbroker.log.file_cache import FileCache
+from kbroker.log.file_slice import FileSlice
+from kbroker.log.filesystem import FileSystem
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.record_batch import BatchHeader, iter_headers
+from kbroker.protocol.records import (
+    EndTransactionMarker,
+    Record,
+    build_batch,
+    build_end_transaction_batch,
+    iter_records,
+)
+
+NOW = 1_700_000_000_000
+
+
+def make_batch(
+    *values: bytes,
+    key: bytes | None = b"k",
+    timestamp: int = NOW,
+    timestamps: Sequence[int] | None = None,
+    codec: int = Codec.NONE,
+    producer_id: int = -1,
+    epoch: int = 0,
+    sequence: int = 0,
+    transactional: bool = False,
+) -> bytearray:
+    values = values or (b"v",)
+    times = timestamps or [timestamp] * len(values)
+    return build_batch(
+        [Record(number, times[number], key, value) for number, value in enumerate(values)],
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch if producer_id >= 0 else -1,
+        base_sequence=sequence if producer_id >= 0 else -1,
+        is_transactional=transactional,
+    )
+
+
+def make_marker(
+    producer_id: int, *, epoch: int = 0, commit: bool, coordinator_epoch: int = 0, timestamp: int = NOW
+) -> bytearray:
+    marker = EndTransactionMarker(is_commit=commit, coordinator_epoch=coordinator_epoch)
+    return build_end_transaction_batch(marker, producer_id=producer_id, producer_epoch=epoch, timestamp=timestamp)
+
+
+def append(log: PartitionLog, batch: bytearray, *, epoch: int = 0, now_ms: int = NOW, internal: bool = False) -> int:
+    """Appends what must be accepted, commits it, and says at which offset."""
+    result = log.append_as_leader(batch, epoch, now_ms, is_internal=internal)
+    assert result.error == 0, result
+    log.advance_high_watermark(log.log_end_offset)
+    return result.base_offset
+
+
+def read_bytes(log: PartitionLog, offset: int, max_bytes: int = 1 << 30, *, up_to: int | None = None) -> bytes:
+    found = log.read(offset, max_bytes, up_to=up_to)
+    assert found is None or isinstance(found, FileSlice), found
+    if found is None:
+        return b""
+    assert found.is_valid()
+    content = found.read()
+    assert len(content) == found.size
+    found.release()
+    return content
+
+
+def read_headers(log: PartitionLog, offset: int = 0, *, up_to: int | None = None) -> list[BatchHeader]:
+    """Every batch from the one that holds `offset` on, over all segments."""
+    headers: list[BatchHeader] = []
+    while content := read_bytes(log, offset, up_to=up_to):
+        found = [header for _position, header in iter_headers(content)]
+        assert found, "a read that holds no whole batch"
+        headers += found
+        offset = found[-1].last_offset + 1
+    return headers
+
+
+def read_values(log: PartitionLog, offset: int | None = None, *, up_to: int | None = None) -> list[tuple[int, bytes]]:
+    """(offset, value) of every record at or after `offset`, as a consumer would see them."""
+    at = log.log_start_offset if offset is None else offset
+    values: list[tuple[int, bytes]] = []
+    while content := read_bytes(log, at, up_to=up_to):
+        for position, header in iter_headers(content):
+            values += [
+                (each.offset, each.value or b"") for each in iter_records(content, position) if each.offset >= at
+            ]
+            at = header.last_offset + 1
+    return values
+
+
+def open_log(
+    filesystem: FileSystem,
+    path: str,
+    config: LogConfig | None = None,
+    *,
+    is_clean: bool = True,
+    recovery_point: int = 0,
+    high_watermark: int = 0,
+    log_start_offset: int = 0,
+) -> PartitionLog:
+    filesystem.make_directory(path)
+    return PartitionLog(
+        FileCache(filesystem),
+        path,
+        config or LogConfig(),
+        is_clean=is_clean,
+        recovery_point=recovery_point,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+    )

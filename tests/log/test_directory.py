@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from kbroker.errors import UserError
+from kbroker.log.directory import DataDirectory
+from kbroker.log.directory_metadata import deleted_name, split_partition_name
+from kbroker.log.file_cache import FileCache
+from kbroker.log.file_slice import FileSlice
+from kbroker.log.filesystem import FileSystem
+from kbroker.log.log_config import LogConfig
+from kbroker.testing.faulty_filesystem import FaultyFileSystem
+from tests.log.batches import NOW, append, make_batch, read_values
+
+Place = tuple[FileSystem, str]
+TOPIC_ID = bytes(range(16))
+
+
+def open_directory(place: Place, *, broker_id: int = 0, cluster_id: str | None = "c") -> DataDirectory:
+    filesystem, path = place
+    return DataDirectory.open(FileCache(filesystem), path, broker_id=broker_id, cluster_id=cluster_id)
+
+
+def test_a_fresh_directory_carries_kafkas_meta_properties_and_our_format(place: Place) -> None:
+    filesystem, path = place
+    directory = open_directory(place)
+    assert filesystem.read(f"{path}/meta.properties") == b"#\nbroker.id=0\ncluster.id=c\nversion=0\n"
+    assert filesystem.read(f"{path}/kbroker.format") == b"1\n"
+    assert directory.cluster_id == "c"
+    assert not directory.was_clean
+    directory.close(NOW)
+    assert filesystem.exists(f"{path}/.kafka_cleanshutdown")
+
+
+def test_a_second_broker_is_refused(place: Place) -> None:
+    directory = open_directory(place)
+    with pytest.raises(UserError, match="in use by another broker"):
+        open_directory(place)
+    directory.release()
+    open_directory(place).release()
+
+
+@pytest.mark.parametrize(("broker_id", "cluster_id"), [(1, "c"), (0, "d")])
+def test_another_brokers_or_clusters_directory_is_refused(place: Place, broker_id: int, cluster_id: str) -> None:
+    open_directory(place).close(NOW)
+    with pytest.raises(UserError, match="belongs to"):
+        open_directory(place, broker_id=broker_id, cluster_id=cluster_id)
+    open_directory(place, cluster_id=None).close(NOW)
+
+
+@pytest.mark.parametrize("content", [b"2\n", b"", b"one\n"])
+def test_a_newer_format_is_refused_and_left_alone(place: Place, content: bytes) -> None:
+    filesystem, path = place
+    filesystem.replace(f"{path}/kbroker.format", content)
+    filesystem.replace(f"{path}/.kafka_cleanshutdown", b"")
+    with pytest.raises(UserError, match="format"):
+        open_directory(place)
+    assert filesystem.exists(f"{path}/.kafka_cleanshutdown")
+    filesystem.replace(f"{path}/kbroker.format", b"1\n")
+    open_directory(place).release()
+
+
+def test_a_directory_that_cannot_be_written_is_refused_in_one_line(faulty: FaultyFileSystem) -> None:
+    faulty.make_directory("/data")
+    faulty.room = 0
+    with pytest.raises(UserError) as caught:
+        open_directory((faulty, "/data"))
+    assert "\n" not in str(caught.value)
+
+
+def test_logs_are_found_again_with_their_offsets_after_a_clean_stop(place: Place) -> None:
+    filesystem, path = place
+    directory = open_directory(place)
+    log = directory.create_log("a.b-c", 3, TOPIC_ID, LogConfig())
+    for number in range(5):
+        append(log, make_batch(b"%d" % number))
+    log.set_high_watermark(4)
+    log.delete_records_before(2)
+    directory.close(NOW)
+    assert filesystem.read(f"{path}/recovery-point-offset-checkpoint") == b"0\n1\na.b-c 3 5\n"
+    assert filesystem.read(f"{path}/replication-offset-checkpoint") == b"0\n1\na.b-c 3 4\n"
+    assert filesystem.read(f"{path}/log-start-offset-checkpoint") == b"0\n1\na.b-c 3 2\n"
+    again = open_directory(place)
+    assert again.was_clean
+    assert not filesystem.exists(f"{path}/.kafka_cleanshutdown")
+    assert again.partitions == {("a.b-c", 3)}
+    assert again.topic_id("a.b-c", 3) == TOPIC_ID
+    reopened = again.open_log("a.b-c", 3, LogConfig())
+    assert not reopened.is_loaded
+    assert (reopened.log_start_offset, reopened.high_watermark, reopened.log_end_offset) == (2, 4, 5)
+    assert again.create_log("a.b-c", 3, TOPIC_ID, LogConfig()) is reopened
+    again.close(NOW)
+
+
+def test_partition_metadata_is_kafkas(place: Place) -> None:
+    filesystem, path = place
+    directory = open_directory(place)
+    directory.create_log("t", 0, TOPIC_ID, LogConfig())
+    encoded = base64.urlsafe_b64encode(TOPIC_ID).rstrip(b"=")
+    assert filesystem.read(f"{path}/t-0/partition.metadata") == b"version: 0\ntopic_id: " + encoded + b"\n"
+    filesystem.replace(f"{path}/t-0/partition.metadata", b"version: 0\n")
+    assert directory.topic_id("t", 0) is None
+    directory.create_log("u", 0, None, LogConfig())
+    assert directory.topic_id("u", 0) is None
+    directory.release()
+
+
+def test_without_the_clean_marker_logs_are_recovered(place: Place) -> None:
+    filesystem, path = place
+    directory = open_directory(place)
+    log = directory.create_log("t", 0, TOPIC_ID, LogConfig())
+    for number in range(5):
+        append(log, make_batch(b"%d" % number))
+    log.flush(NOW)
+    directory.checkpoint_recovery_points()
+    append(log, make_batch(b"x"))
+    log.close_files()
+    directory.release()
+    file = filesystem.open(f"{path}/t-0/{0:020d}.log")
+    file.write_at([b"torn"], file.size())
+    file.close()
+    again = open_directory(place)
+    assert not again.was_clean
+    reopened = again.open_log("t", 0, LogConfig())
+    assert len(read_values(reopened)) == 6
+    assert reopened.was_shortened
+    again.close(NOW)
+    assert open_directory(place).was_clean
+
+
+def test_a_log_that_was_never_recovered_keeps_the_directory_unclean(place: Place) -> None:
+    directory = open_directory(place)
+    for partition in range(2):
+        append(directory.create_log("t", partition, TOPIC_ID, LogConfig()), make_batch(b"a"))
+    for log in directory:
+        log.close_files()
+    directory.release()
+    again = open_directory(place)
+    again.open_log("t", 0, LogConfig()).load()
+    again.close(NOW)
+    assert not open_directory(place).was_clean
+
+
+def test_a_deleted_partition_is_renamed_at_once_and_purged_when_nobody_reads(place: Place) -> None:
+    filesystem, path = place
+    directory = open_directory(place)
+    log = directory.create_log("t", 0, TOPIC_ID, LogConfig())
+    append(log, make_batch(b"a"))
+    slice_ = log.read(0, 1000)
+    assert isinstance(slice_, FileSlice)
+    directory.delete_log("t", 0, "0123abcd")
+    assert filesystem.list_directories(path) == ["t-0.0123abcd-delete"]
+    assert directory.partitions == frozenset()
+    assert directory.purge_deleted() == 1
+    assert len(slice_.read()) == slice_.size
+    slice_.release()
+    fresh = directory.create_log("t", 0, TOPIC_ID, LogConfig())
+    assert append(fresh, make_batch(b"b")) == 0
+    assert directory.purge_deleted() == 0
+    assert filesystem.list_directories(path) == ["t-0"]
+    directory.close(NOW)
+
+
+def test_partitions_deleted_before_a_crash_are_purged_after_it(place: Place) -> None:
+    filesystem, path = place
+    directory = open_directory(place)
+    directory.create_log("t", 0, TOPIC_ID, LogConfig())
+    directory.delete_log("t", 0, "ff")
+    directory.release()
+    again = open_directory(place)
+    assert again.partitions == frozenset()
+    assert again.purge_deleted() == 0
+    assert filesystem.list_directories(path) == []
+    again.release()
+
+
+def test_directory_names() -> None:
+    assert split_partition_name("a-b-3") == ("a-b", 3)
+    assert split_partition_name("a") is None
+    assert split_partition_name("a-x") is None
+    assert split_partition_name("a-03") is None
+    long = deleted_name("x" * 249, 12345, "0" * 32)
+    assert len(long) == 255
+    assert long.endswith("x-12345." + "0" * 32 + "-delete")
+
+
+def test_many_dirty_logs_are_synced_together(faulty: FaultyFileSystem) -> None:
+    faulty.make_directory("/data")
+    directory = open_directory((faulty, "/data"))
+    for partition in range(40):
+        append(directory.create_log("t", partition, TOPIC_ID, LogConfig()), make_batch(b"a"))
+    syncs = faulty.syncs
+    directory.close(NOW)
+    assert faulty.syncs == syncs
+    faulty.crash()
+    again = open_directory((faulty, "/data"))
+    assert again.was_clean
+    assert all(again.open_log("t", partition, LogConfig()).log_end_offset == 1 for partition in range(40))

@@ -1,0 +1,168 @@
+"""A disk that is full, broken, or lies about fsync: nothing acknowledged is lost, nothing unacknowledged is seen."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kbroker.errors import StorageFailure
+from kbroker.log.log_config import LogConfig
+from kbroker.testing.faulty_filesystem import FaultyFileSystem
+from tests.log.batches import NOW, append, make_batch, make_marker, open_log, read_values
+
+PATH = "/t-0"
+
+
+@pytest.mark.parametrize("room", [0, 1, 60, 100])
+def test_a_full_disk_refuses_the_run_whole_and_takes_it_when_there_is_room(
+    faulty: FaultyFileSystem, room: int
+) -> None:
+    log = open_log(faulty, PATH, LogConfig(index_interval_bytes=100))
+    for number in range(5):
+        append(log, make_batch(b"%04d" % number, producer_id=1, sequence=number, timestamp=NOW + number))
+    size = faulty.size(f"{PATH}/{0:020d}.log")
+    for _attempt in range(3):
+        faulty.room = room
+        run = [make_batch(b"a" * 40, producer_id=1, sequence=5, timestamp=NOW + 99), make_batch(b"b")]
+        with pytest.raises(StorageFailure) as caught:
+            log.append_run(run, 0, NOW)
+        assert caught.value.is_full
+        assert faulty.size(f"{PATH}/{0:020d}.log") == size
+        assert log.log_end_offset == 5
+        assert len(read_values(log)) == 5
+        assert log.offset_for_timestamp(NOW + 50) is None
+        assert log.producers.entries[1].last_sequence == 4
+    faulty.room = None
+    assert append(log, make_batch(b"a" * 40, producer_id=1, sequence=5)) == 5
+    log.close()
+    assert len(read_values(open_log(faulty, PATH))) == 6
+
+
+def test_a_full_disk_while_rolling_leaves_the_old_segment_in_use(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH, LogConfig(segment_bytes=200, index_interval_bytes=50))
+    append(log, make_batch(b"a" * 80))
+    faulty.room = 0
+    with pytest.raises(StorageFailure) as caught:
+        log.append_as_leader(make_batch(b"b" * 80), 0, NOW)
+    assert caught.value.is_full
+    assert log.segment_base_offsets == [0]
+    faulty.room = None
+    assert append(log, make_batch(b"b" * 80)) == 1
+    assert [offset for offset, _value in read_values(log)] == [0, 1]
+    log.close()
+
+
+def test_an_undone_marker_leaves_the_transaction_open(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH)
+    append(log, make_batch(b"a", producer_id=1, transactional=True))
+    faulty.room = 10
+    with pytest.raises(StorageFailure):
+        log.append_as_leader(make_marker(1, commit=False), 0, NOW, is_internal=True)
+    assert log.last_stable_offset == 0
+    assert log.aborted_transactions(0, 99) == []
+    faulty.room = None
+    append(log, make_marker(1, commit=False), internal=True)
+    assert log.last_stable_offset == 2
+    assert len(log.aborted_transactions(0, 99)) == 1
+    log.close()
+
+
+def test_a_broken_disk_is_told_from_a_full_one(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH)
+    append(log, make_batch(b"a"))
+    faulty.write_error = errno.EIO
+    with pytest.raises(StorageFailure) as caught:
+        log.append_as_leader(make_batch(b"b"), 0, NOW)
+    assert not caught.value.is_full
+    assert read_values(log) == [(0, b"a")]
+
+
+@pytest.mark.parametrize("longest", [1, 7, 64])
+def test_short_writes_are_completed(faulty: FaultyFileSystem, longest: int) -> None:
+    log = open_log(faulty, PATH, LogConfig(segment_bytes=400, index_interval_bytes=50))
+    faulty.longest_write = longest
+    log.append_run([make_batch(b"%04d" % number + b"x" * 30) for number in range(10)], 0, NOW)
+    expected = read_values(log)
+    assert len(expected) == 10
+    log.close()
+    assert read_values(open_log(faulty, PATH)) == expected
+
+
+def test_a_failed_fsync_moves_no_recovery_point(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH)
+    append(log, make_batch(b"a"))
+    faulty.sync_error = errno.EIO
+    job = log.begin_flush()
+    assert job is not None
+    with pytest.raises(StorageFailure) as caught:
+        job.run()
+    assert not caught.value.is_full
+    log.complete_flush(job, NOW)
+    assert log.recovery_point == 0
+
+
+def test_a_flush_covers_what_was_there_when_it_began(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH, LogConfig(flush_messages=1))
+    assert not log.is_flush_due(NOW)
+    append(log, make_batch(b"a"))
+    assert log.is_flush_due(NOW)
+    job = log.begin_flush()
+    assert job is not None
+    append(log, make_batch(b"b"))
+    assert log.begin_flush() is None
+    job.run()
+    log.complete_flush(job, NOW)
+    assert log.recovery_point == 1
+    assert log.is_flush_due(NOW)
+    log.flush(NOW)
+    assert log.recovery_point == 2
+    assert not log.is_flush_due(NOW)
+    assert log.begin_flush() is None
+
+
+def test_a_truncation_during_a_flush_takes_its_word_back(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH)
+    append(log, make_batch(b"a"))
+    append(log, make_batch(b"b"))
+    job = log.begin_flush()
+    assert job is not None
+    log.truncate_to(1)
+    append(log, make_batch(b"c"))
+    job.run()
+    log.complete_flush(job, NOW)
+    assert log.recovery_point == 0
+
+
+def test_flush_is_due_by_time_and_after_a_roll(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH, LogConfig(flush_ms=1000))
+    append(log, make_batch(b"a"))
+    assert not log.is_flush_due(NOW)
+    assert not log.is_flush_due(NOW + 999)
+    assert log.is_flush_due(NOW + 1000)
+    log.flush(NOW + 1000)
+    append(log, make_batch(b"b"))
+    log.roll(NOW)
+    append(log, make_batch(b"c"))
+    assert log.is_flush_due(NOW + 1001)
+    job = log.begin_flush(only_rolled=True)
+    assert job is not None
+    job.run()
+    log.complete_flush(job, NOW + 1001)
+    assert log.recovery_point == 2
+    assert not log.is_flush_due(NOW + 1002)
+
+
+def test_what_was_flushed_survives_a_crash_of_the_machine(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH, LogConfig(flush_messages=1, segment_bytes=300, index_interval_bytes=50))
+    acknowledged = []
+    for number in range(20):
+        offset = append(log, make_batch(b"%04d" % number))
+        log.flush(NOW)
+        acknowledged.append((offset, b"%04d" % number))
+    append(log, make_batch(b"lost"))
+    recovery_point = log.recovery_point
+    faulty.crash()
+    again = open_log(faulty, PATH, is_clean=False, recovery_point=recovery_point)
+    assert read_values(again) == acknowledged
+    assert not again.was_shortened

@@ -1,0 +1,70 @@
+"""ApiVersions: exactly what is served, and an answer that a client of any age can read."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.protocol.compiler.load import codec
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import api_versions as messages
+from kbroker.protocol.registry import APIS
+from tests.server.handlers.harness import HandlerBroker, parse_response
+
+CLIENT = {"client_software_name": "apache-kafka-java", "client_software_version": "4.1.0"}
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+async def test_it_tells_what_the_registry_serves_and_nothing_else(broker: HandlerBroker, version: int) -> None:
+    response = await broker.ask(18, version, **CLIENT)
+    told = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+    assert response.error_code == 0
+    assert told == {each.key: each.serves for each in APIS if each.serves is not None and not each.between_brokers}
+    assert told[18] == (0, 4)
+    assert told[3] == (0, 13)
+
+
+async def test_what_brokers_say_among_themselves_is_not_told(
+    broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kbroker.server.handlers import api_versions
+
+    monkeypatch.setattr(api_versions, "_bodies", {})
+    leader_and_isr = next(each for each in APIS if each.key == 4)
+    monkeypatch.setattr(leader_and_isr, "serves", (0, 7))
+    response = await broker.ask(18, 0)
+    assert 4 not in {each.api_key for each in response.api_keys}
+
+
+async def test_the_second_answer_is_the_same_as_the_first(broker: HandlerBroker) -> None:
+    assert await broker.ask(18, 3, **CLIENT) == await broker.ask(18, 3, **CLIENT)
+
+
+@pytest.mark.parametrize("version", [5, 9, 32767])
+async def test_an_unknown_version_is_answered_in_v0_with_the_range_of_this_api(
+    broker: HandlerBroker, version: int
+) -> None:
+    body = codec(messages.REQUEST, 4).to_bytes(messages.REQUEST(**CLIENT)) + b"something new"
+    frame = await broker.ask_raw(18, version, body, 2)
+    response = parse_response(18, 0, frame)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 4)]
+
+
+async def test_the_answer_has_a_header_without_tags_even_where_the_body_is_flexible(broker: HandlerBroker) -> None:
+    body = codec(messages.REQUEST, 3).to_bytes(messages.REQUEST(**CLIENT))
+    frame = await broker.ask_raw(18, 3, body, 2)
+    assert frame[8:10] == b"\0\0"  # the error code follows the correlation id at once
+
+
+@pytest.mark.parametrize("name", ["", "-kafka", "kafka-", "ka fka", "käfka", "kafka\n"])
+async def test_an_odd_name_of_the_software_is_refused(broker: HandlerBroker, name: str) -> None:
+    for member in CLIENT:
+        response = await broker.ask(18, 3, **{**CLIENT, member: name})
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+        assert response.api_keys == []
+
+
+async def test_no_feature_is_finalized(broker: HandlerBroker) -> None:
+    response = await broker.ask(18, 4, **CLIENT)
+    assert (response.supported_features, response.finalized_features) == ([], [])
+    assert response.finalized_features_epoch == -1
