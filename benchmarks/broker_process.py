@@ -17,12 +17,13 @@ from pathlib import Path
 from benchmarks.connection import Address, Connection
 from benchmarks.frames import init_producer_frame
 from compat_tests.judge import CLUSTER_ID, PROPERTIES, JavaTools
-from compat_tests.process import STOP_SECONDS, StartFailed, free_ports, running, wait_until
+from compat_tests.process import StartFailed, free_ports, running, wait_until
 from tools.jars import fetch_jars
 
 __all__ = [
     "Broker",
     "JavaMissing",
+    "StopFailed",
     "cpu_seconds",
     "java_tools",
     "named_broker",
@@ -31,6 +32,7 @@ __all__ = [
     "running_kbroker",
 ]
 
+STOP_SECONDS = 120.0
 READY = b"kbroker is ready on "
 # What Apache Kafka's own start script gives to the JVM: the judge of the tests is kept small, a rival must not be.
 STOCK_JVM = (
@@ -42,6 +44,10 @@ STOCK_JVM = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
+
+
+class StopFailed(Exception):
+    """kbroker was asked to stop, and crashed or had to be killed."""
 
 
 class JavaMissing(Exception):
@@ -90,6 +96,9 @@ def running_kbroker(data_dir: Path) -> Iterator[Broker]:
     finally:
         _stop(process)
         process.stdout.close()
+    if process.returncode:
+        tail = log.read_text(errors="replace")[-2000:]
+        raise StopFailed(f"kbroker did not stop cleanly but with {process.returncode}:\n{tail}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -45,7 +45,7 @@ def draw(rows: Sequence[Comparison]) -> str:
     scale = (WIDTH - NAMES_WIDTH - VALUE_WIDTH) / largest
     height = TOP + ROW_HEIGHT * len(ratios) + 14
     one = NAMES_WIDTH + scale
-    summary = "; ".join(f"{name}: {ratio:.1f}" for name, ratio in ratios)
+    summary = "; ".join(f"{name}: {_shown(ratio)}" for name, ratio in ratios)
     size = f'width="{WIDTH}" height="{height}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size} {LABELS}>',
@@ -68,5 +68,10 @@ def _bar(name: str, ratio: float, top: float, length: float) -> list[str]:
     return [
         f'  <text x="{NAMES_WIDTH - 10}" y="{baseline}" text-anchor="end">{escape(name)}</text>',
         f'  <rect class="{kind}" x="{NAMES_WIDTH}" y="{top}" width="{length:.1f}" height="{BAR_HEIGHT}" rx="2"/>',
-        f'  <text class="value" x="{NAMES_WIDTH + length + 8:.1f}" y="{baseline}">{ratio:.1f}×</text>',
+        f'  <text class="value" x="{NAMES_WIDTH + length + 8:.1f}" y="{baseline}">{_shown(ratio)}×</text>',
     ]
+
+
+def _shown(ratio: float) -> str:
+    """Near one the second digit tells who is faster."""
+    return f"{ratio:.2f}" if ratio < 2 else f"{ratio:.1f}"

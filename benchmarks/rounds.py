@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
+from benchmarks.broker_process import StopFailed
 from benchmarks.figures import Figures, median_figures
 from benchmarks.topics import WrongAnswer
 from compat_tests.process import StartFailed
@@ -15,7 +16,17 @@ from compat_tests.process import StartFailed
 __all__ = ["failure_of", "run_in_turn", "say"]
 
 # What a broker can do to us by a wrong answer, a closed connection, or none at all.
-BROKEN = (WrongAnswer, StartFailed, OSError, EOFError, ValueError, IndexError, struct.error, subprocess.SubprocessError)
+BROKEN = (
+    WrongAnswer,
+    StartFailed,
+    StopFailed,
+    OSError,
+    EOFError,
+    ValueError,
+    IndexError,
+    struct.error,
+    subprocess.SubprocessError,
+)
 
 
 def run_in_turn(

@@ -25,7 +25,7 @@ def _comparison_cells(row: Comparison) -> tuple[str, ...]:
     ours = row.subject.cpu_us_request if row.subject else None
     theirs = row.rival.cpu_us_request if row.rival else None
     remarks = ["FAILED"] * (row.failure is not None) + ["below its floor"] * row.is_below_floor
-    remarks += [f"CPU above {row.cpu_limit:.2f}"] * row.is_over_cpu_limit
+    remarks += [f"CPU ratio above {row.cpu_limit}"] * row.is_over_cpu_limit
     return (
         row.name,
         _number(row.subject_value, row.unit),

@@ -13,7 +13,7 @@ import click
 import trio
 
 from kbroker.config import BrokerConfig, Endpoint, parse_properties
-from kbroker.errors import Refusal, UserError
+from kbroker.errors import UserError
 from kbroker.names import topic_name_problem
 
 __all__ = ["command"]
@@ -156,7 +156,7 @@ def _exposed(endpoints: Iterable[Endpoint]) -> Iterable[str]:
     for endpoint in endpoints:
         host = endpoint.host
         is_loopback = host in _LOOPBACK_NAMES or host.startswith("127.")
-        if not is_loopback and not endpoint.security_protocol.startswith("SASL"):
+        if not is_loopback:
             yield (
                 f"{endpoint} can be reached from other machines, and nobody is authenticated there: "
                 "anybody who reaches it may read and write everything"
@@ -179,7 +179,7 @@ async def _serve(config: BrokerConfig, data_dir: str | None, topics: Sequence[tu
             nursery.start_soon(_stop_on_signal, signals, stop)
             try:
                 await run_broker(config, data_dir=data_dir, topics=topics, on_ready=_say_ready, stop=stop)
-            except* (UserError, Refusal) as refusals:
+            except* UserError as refusals:
                 failure = _first(refusals)
             nursery.cancel_scope.cancel()
     if failure is not None:
@@ -194,12 +194,9 @@ async def _stop_on_signal(signals: AsyncIterable[int], stop: trio.Event) -> None
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _first(refusals: BaseExceptionGroup[UserError | Refusal]) -> UserError:
+def _first(refusals: BaseExceptionGroup[UserError]) -> UserError:
     first = refusals.exceptions[0]
-    if isinstance(first, BaseExceptionGroup):
-        return _first(first)
-    # A --topic that cannot be created is refused as to any client.
-    return UserError(first.message or f"error {first.code}") if isinstance(first, Refusal) else first
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _say_ready(addresses: Iterable[tuple[str, int]]) -> None:

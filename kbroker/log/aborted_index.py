@@ -26,38 +26,49 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedIndex:
-    __slots__ = ("_entries", "_filesystem", "path")
+    """Entries count as soon as they are in memory: the marker is in the log by then, whatever this file's disk says."""
+
+    __slots__ = ("_entries", "_filesystem", "_written", "path")
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem
         self.path = path
         self._entries: list[AbortedTransaction] | None = None
+        self._written = 0
 
     @property
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
             self._entries = self._read()
+            self._written = len(self._entries)
         return self._entries
 
     def append(self, aborted: AbortedTransaction) -> None:
-        entries = self.entries
+        self.entries.append(aborted)
+
+    def write(self) -> bool:
+        """Brings the file up to date, without fsync. True if there was anything to write."""
+        if self._entries is None or self._written == len(self._entries):
+            return False
+        content = b"".join(_ENTRY.pack(_VERSION, *each) for each in self._entries[self._written :])
         file = self._filesystem.open(self.path, create=True)
         try:
-            file.write_at([_ENTRY.pack(_VERSION, *aborted)], len(entries) * _ENTRY.size)
+            done = 0
+            while done < len(content):
+                done += file.write_at([content[done:]], self._written * _ENTRY.size + done)
         finally:
             file.close()
-        entries.append(aborted)
+        self._written = len(self._entries)
+        return True
 
     def truncate_to(self, offset: int) -> None:
         """Forgets the transactions whose marker lies at `offset` or later."""
         kept = [each for each in self.entries if each.last_offset < offset]
         if len(kept) < len(self.entries):
-            self._filesystem.replace(self.path, b"".join(_ENTRY.pack(_VERSION, *each) for each in kept), sync=False)
+            content = b"".join(_ENTRY.pack(_VERSION, *each) for each in kept)
+            self._filesystem.replace(self.path, content, sync=False)
             self._entries = kept
-
-    def reset(self) -> None:
-        self._filesystem.remove(self.path)
-        self._entries = []
+            self._written = len(kept)
 
     def _read(self) -> list[AbortedTransaction]:
         try:

@@ -9,7 +9,8 @@ Never decides which partitions there are to be; opens no log before somebody use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 from kbroker.errors import StorageFailure, UserError
 from kbroker.log.checkpoint import (
@@ -112,6 +113,8 @@ class DataDirectory:
                 self._deleted.append((f"{self.path}/{name}", None))
             elif (partition := split_partition_name(name)) is not None:
                 self._found.add(partition)
+        if not self._found:
+            self.was_clean = True  # nothing that a crash could have torn
 
     @property
     def cluster_id(self) -> str | None:
@@ -194,6 +197,13 @@ class DataDirectory:
 
     def purge_deleted(self) -> int:
         """Removes the deleted partitions that nobody reads. How many are left. Blocks on large ones."""
+        self.remove_directories(self.take_purgeable())
+        return len(self._deleted)
+
+    def take_purgeable(self) -> list[str]:
+        """The directories of deleted partitions that nobody reads any more, their files closed: here, since the cache
+        of open files is the loop's alone. The caller removes them."""
+        purgeable: list[str] = []
         left: list[tuple[str, PartitionLog | None]] = []
         for path, log in self._deleted:
             if log is not None and log.has_pins():
@@ -201,9 +211,15 @@ class DataDirectory:
                 continue
             if log is not None:
                 log.close_files()
-            self.files.filesystem.remove_directory(path)
+            purgeable.append(path)
         self._deleted = left
-        return len(left)
+        return purgeable
+
+    def remove_directories(self, paths: Iterable[str]) -> None:
+        """Blocks on large ones: for a thread. What cannot be removed is found again at the next start."""
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self.files.filesystem.remove_directory(path)
 
     # Checkpoints
 

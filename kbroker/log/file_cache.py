@@ -70,6 +70,11 @@ class CachedFile:
             handle.close()
             self._cache.forget(self)
 
+    def move_to(self, cache: FileCache) -> None:
+        """Closed, and from now on under another bound."""
+        self.close()
+        self._cache = cache
+
     def unlink(self) -> None:
         """Removes the file now, or as soon as the last pin goes."""
         if self.pins:

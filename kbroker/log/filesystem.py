@@ -9,7 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from kbroker.errors import StorageFailure
@@ -87,14 +87,20 @@ class FileSystem(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def _refusals(path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise storage_failure(error, path) from error
+class _Refusals:
+    """Within it an OSError turns into StorageFailure. A class, for a generator would cost three times as much."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise storage_failure(error, self._path) from error
 
 
 class OsFile:
@@ -140,24 +146,24 @@ class OsFile:
         return True
 
     def size(self) -> int:
-        with _refusals(self.path):
+        with _Refusals(self.path):
             return os.fstat(self.fd).st_size
 
     def truncate(self, size: int) -> None:
-        with _refusals(self.path):
+        with _Refusals(self.path):
             os.ftruncate(self.fd, size)
 
     def preallocate(self, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
-            with _refusals(self.path):
+            with _Refusals(self.path):
                 os.posix_fallocate(self.fd, 0, size)
 
     def sync(self) -> None:
-        with _refusals(self.path):
+        with _Refusals(self.path):
             os.fsync(self.fd)
 
     def close(self) -> None:
-        with _refusals(self.path):
+        with _Refusals(self.path):
             os.close(self.fd)
 
 
@@ -177,7 +183,7 @@ class OsFileSystem:
     __slots__ = ()
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        with _refusals(path):
+        with _Refusals(path):
             return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644), path)
 
     def read(self, path: str) -> bytes:
@@ -188,17 +194,21 @@ class OsFileSystem:
             file.close()
 
     def open_to_read(self, path: str) -> OsFile:
-        with _refusals(path):
+        with _Refusals(path):
             return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
     def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
         beside = path + ".tmp"
-        with _refusals(path):
-            with open(beside, "wb") as file:
-                file.write(content)
+        with _Refusals(path):
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                done = 0
+                while done < len(content):
+                    done += os.write(fd, content[done:])
                 if sync:
-                    file.flush()
-                    os.fsync(file.fileno())
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
             os.replace(beside, path)
         if sync:
             self.sync_directory(os.path.dirname(path))
@@ -207,31 +217,31 @@ class OsFileSystem:
         return os.path.exists(path)
 
     def size(self, path: str) -> int:
-        with _refusals(path):
+        with _Refusals(path):
             return os.stat(path).st_size
 
     def modified_ms(self, path: str) -> int:
-        with _refusals(path):
+        with _Refusals(path):
             return os.stat(path).st_mtime_ns // 1_000_000
 
     def list_names(self, path: str) -> list[str]:
-        with _refusals(path):
+        with _Refusals(path):
             return os.listdir(path)
 
     def list_directories(self, path: str) -> list[str]:
-        with _refusals(path), os.scandir(path) as entries:
+        with _Refusals(path), os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
 
     def make_directory(self, path: str) -> None:
-        with _refusals(path):
+        with _Refusals(path):
             os.makedirs(path, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
-        with _refusals(source):
+        with _Refusals(source):
             os.replace(source, target)
 
     def remove(self, path: str) -> None:
-        with _refusals(path), contextlib.suppress(FileNotFoundError):
+        with _Refusals(path), contextlib.suppress(FileNotFoundError):
             os.remove(path)
 
     def remove_directory(self, path: str) -> None:
@@ -239,11 +249,11 @@ class OsFileSystem:
             self.remove_directory(f"{path}/{name}")
         for name in self.list_names(path):
             self.remove(f"{path}/{name}")
-        with _refusals(path):
+        with _Refusals(path):
             os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        with _refusals(path):
+        with _Refusals(path):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
@@ -254,7 +264,7 @@ class OsFileSystem:
         os.sync()
 
     def lock(self, path: str) -> _OsLock | None:
-        with _refusals(path):
+        with _Refusals(path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
+from kbroker.errors import StorageFailure
 from kbroker.log.checkpoint import decode_lines, encode_lines
 from kbroker.log.filesystem import FileSystem
 
@@ -45,8 +46,13 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """`epoch` begins here. What contradicts it, a later epoch or a later start, was never committed."""
+        before, latest = list(self.entries), self.latest
         if self.note(epoch, start_offset):
-            self.write()
+            try:
+                self.write()
+            except StorageFailure:
+                self.entries, self.latest = before, latest
+                raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
         """As `assign`, in memory only; True if anything changed."""

@@ -8,16 +8,19 @@ Synchronous and single-threaded, but for `FlushJob.run`.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from kbroker.errors import StorageFailure
 from kbroker.log.aborted_index import AbortedTransaction, aborted_in_range
+from kbroker.log.append_result import AppendResult, refused, refused_or_repeated
 from kbroker.log.append_rules import AppendRules, Rejection
 from kbroker.log.file_cache import CachedFile, FileCache
 from kbroker.log.file_slice import FileSlice
 from kbroker.log.flush_job import FlushJob
+from kbroker.log.flush_state import FlushState
 from kbroker.log.leader_epochs import EpochEntry, LeaderEpochs
 from kbroker.log.log_config import UNLIMITED, LogConfig
 from kbroker.log.producer_replay import ProducerSnapshots, end_transaction, read_marker, rebuild_producers
@@ -48,17 +51,6 @@ _NONE: Final = ErrorCode.NONE
 _new_tuple = tuple.__new__
 
 
-class AppendResult(NamedTuple):
-    error: ErrorCode
-    base_offset: int = -1
-    last_offset: int = -1
-    log_append_time: int = -1
-    log_start_offset: int = -1
-    is_duplicate: bool = False
-    error_message: str | None = None
-    record_errors: tuple[tuple[int, str], ...] = ()
-
-
 def no_jitter(_bound: int) -> int:
     return 0
 
@@ -77,7 +69,6 @@ class PartitionLog:
         "_is_append_time",
         "_is_clean",
         "_is_loaded",
-        "_last_flush_ms",
         "_log_end_offset",
         "_log_start_offset",
         "_max_entries",
@@ -90,11 +81,10 @@ class PartitionLog:
         "_snapshots",
         "_staged",
         "_staged_bytes",
-        "_truncations",
         "_undo",
+        "appended_bytes",
         "config",
         "path",
-        "recovery_point",
         "unparsable_batches",
         "was_shortened",
     )
@@ -124,7 +114,7 @@ class PartitionLog:
         self._random_below = random_below
         self._log_start_offset = log_start_offset
         self._high_watermark = high_watermark
-        self.recovery_point = recovery_point
+        self._flush = FlushState(recovery_point)
         self._is_clean = is_clean
         self._is_loaded = False
         self.was_shortened = False  # by recovery: the caller gives it a new leader epoch before it serves
@@ -133,12 +123,10 @@ class PartitionLog:
         self._hw_position = 0
         self._staged: list[WriteBuffer] = []
         self._staged_bytes = 0
+        self.appended_bytes = 0  # since it was opened: whoever waits for so many bytes looks at the difference
         self._undo: list[tuple[int, ProducerEntry | None]] = []
         self._aborts: list[AbortedTransaction] = []
         self._doomed: deque[tuple[int, list[CachedFile]]] = deque()
-        self._flush: FlushJob | None = None
-        self._last_flush_ms = -1
-        self._truncations = 0
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -160,11 +148,14 @@ class PartitionLog:
         return self._is_loaded
 
     def load(self) -> None:
-        """Reads the tail of the active segment, or recovers. May take long after a crash: then call it in a thread."""
+        """Reads the tail of the active segment, or recovers. May take long after a crash: then call it in a thread.
+
+        Hence the files of its own: what is shared with other logs belongs to the loop.
+        """
         if self._is_loaded:
             return
         loaded = load_log(
-            self._files,
+            FileCache(self._files.filesystem),
             self.path,
             self.config,
             log_start_offset=self._log_start_offset,
@@ -185,6 +176,8 @@ class PartitionLog:
         )
         self._is_loaded = True
         self.set_high_watermark(self._high_watermark)
+        for segment in loaded.segments:
+            segment.move_to(self._files)
 
     def close(self) -> None:
         """Indexes and a snapshot of the producers to disk, files closed. Fsync is the caller's (`begin_flush`)."""
@@ -193,6 +186,10 @@ class PartitionLog:
         assert not self._staged, "staged batches were neither committed nor abandoned"
         self._active.become_inactive()
         self._snapshots.take(self._producers, self._log_end_offset)
+        for _due, files in self._doomed:
+            for file in files:
+                file.unlink()
+        self._doomed.clear()
         self.close_files()
 
     def close_files(self) -> None:
@@ -202,11 +199,14 @@ class PartitionLog:
                 segment.close()
             for _due, files in self._doomed:
                 for file in files:
-                    file.unlink()
+                    file.close()
             self._is_loaded = False
 
     def has_pins(self) -> bool:
-        return self._is_loaded and any(segment.file.pins for segment in self._segments)
+        return self._is_loaded and (
+            any(segment.file.pins for segment in self._segments)
+            or any(file.pins for _due, files in self._doomed for file in files)
+        )
 
     # What the log knows
 
@@ -295,17 +295,20 @@ class PartitionLog:
         """Messages of magic 0 or 1, from Produce v0 to v2, converted to one batch."""
         batch = self._rules.convert(message_set)
         if isinstance(batch, Rejection):
-            return self._refuse(batch)
+            return refused(batch)
         return self.stage(batch, leader_epoch, now_ms)
 
     def stage(self, batch: WriteBuffer, leader_epoch: int, now_ms: int, *, is_internal: bool = False) -> AppendResult:
-        """Checks and stamps a batch and gives it its offset; nobody sees it before `commit`. The buffer must stay."""
+        """Checks and stamps a batch and gives it its offset; nobody sees it before `commit`. The buffer must stay.
+
+        StorageFailure: this batch, and what was staged before it and not yet committed, never came.
+        """
         if not self._is_loaded:
             self.load()
         rules = self._rules
         checked = rules.check_internal(batch, now_ms) if is_internal else rules.check(batch, now_ms)
         if checked.__class__ is Rejection:
-            return self._refuse(checked)
+            return refused(checked)
         batch, header = checked  # type: ignore[misc]
         size = len(batch)
         if size > self._segment_bytes:
@@ -323,14 +326,18 @@ class PartitionLog:
             else:
                 verdict = None if is_internal else self._producers.check(header)
             if verdict is not None:
-                return self._refuse_or_repeat(verdict)
+                return refused_or_repeated(verdict, self._log_start_offset)
         segment = self._active
-        if self._is_roll_due(segment, size, header, now_ms):
-            segment = self.roll(now_ms)
-        base_offset = segment.next_offset
+        try:
+            if self._is_roll_due(segment, size, header, now_ms):
+                segment = self.roll(now_ms)
+            base_offset = segment.next_offset
+            if leader_epoch > self._epochs.latest:
+                self._epochs.assign(leader_epoch, base_offset)
+        except StorageFailure:
+            self._abandon()
+            raise
         last_offset = base_offset + header.last_offset_delta
-        if leader_epoch > self._epochs.latest:
-            self._epochs.assign(leader_epoch, base_offset)
         restamp(batch, 0, base_offset, leader_epoch)
         segment.note(segment.size + self._staged_bytes, size, last_offset, header.max_timestamp)
         self._staged.append(batch)
@@ -354,6 +361,7 @@ class PartitionLog:
             self._abandon()
             raise
         self._log_end_offset = segment.next_offset
+        self.appended_bytes += self._staged_bytes
         self._staged_bytes = 0
         staged.clear()
         if self._undo:
@@ -362,12 +370,12 @@ class PartitionLog:
             for aborted in self._aborts:
                 segment.aborted.append(aborted)
             self._aborts.clear()
-
-    @property
-    def staged_bytes(self) -> int:
-        return self._staged_bytes
+            with contextlib.suppress(StorageFailure):  # the next flush writes it, or says why not
+                segment.aborted.write()
 
     def _abandon(self) -> None:
+        if not self._staged:
+            return
         self._staged.clear()
         self._staged_bytes = 0
         self._aborts.clear()
@@ -386,25 +394,10 @@ class PartitionLog:
         elif not header.attributes & ATTRIBUTE_CONTROL:
             self._undo.append((producer_id, producers.update(header, base_offset)))
 
-    def _refuse(self, rejection: Rejection) -> AppendResult:
-        return AppendResult(rejection.code, error_message=rejection.message, record_errors=rejection.record_errors)
-
     def _check_marker(self, header: BatchHeader, marker: EndTransactionMarker | None) -> ErrorCode | None:
         if marker is None:
             return None
         return self._producers.check_marker(header.producer_id, header.producer_epoch, marker.coordinator_epoch)
-
-    def _refuse_or_repeat(self, verdict: BatchTrace | ErrorCode) -> AppendResult:
-        if isinstance(verdict, ErrorCode):
-            return AppendResult(verdict)
-        return AppendResult(
-            _NONE,
-            verdict.base_offset,
-            verdict.last_offset,
-            verdict.timestamp,
-            self._log_start_offset,
-            is_duplicate=True,
-        )
 
     # Appending as follower
 
@@ -428,8 +421,12 @@ class PartitionLog:
             batches.append((view[position : position + header.size], header))
         if not batches:
             return AppendResult(_NONE, log_start_offset=self._log_start_offset)
-        for batch, header in batches:
-            self._stage_as_follower(batch, header)
+        try:
+            for batch, header in batches:
+                self._stage_as_follower(batch, header)
+        except StorageFailure:
+            self._abandon()
+            raise
         self.commit()
         first = batches[0][1].base_offset
         return AppendResult(_NONE, first, expected - 1, log_start_offset=self._log_start_offset)
@@ -667,7 +664,7 @@ class PartitionLog:
 
     def _begin_truncation(self) -> None:
         assert not self._staged, "truncated with batches staged"
-        self._truncations += 1
+        self._flush.truncations += 1
 
     def _discard(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -680,9 +677,7 @@ class PartitionLog:
         self.recovery_point = min(self.recovery_point, end_offset)
         self._epochs.truncate_from_end(end_offset)
         self._log_start_offset = min(self._log_start_offset, end_offset)
-        self._producers = rebuild_producers(
-            self._segments, self._snapshots, start_offset=self._log_start_offset, end_offset=end_offset
-        )
+        self._producers = rebuild_producers(self._segments, self._snapshots, end_offset)
         self.set_high_watermark(self._high_watermark)
 
     def delete_records_before(self, offset: int) -> int | ErrorCode:
@@ -742,53 +737,32 @@ class PartitionLog:
 
     # Flushing
 
+    @property
+    def recovery_point(self) -> int:
+        """Below it everything has been fsynced."""
+        return self._flush.recovery_point
+
+    @recovery_point.setter
+    def recovery_point(self, offset: int) -> None:
+        self._flush.recovery_point = offset
+
     def is_flush_due(self, now_ms: int) -> bool:
         """By flush.messages, flush.ms, or because a segment was rolled."""
-        if not self._is_loaded or self.recovery_point >= self._log_end_offset:
-            return False
-        if self._log_end_offset - self.recovery_point >= self.config.flush_messages:
-            return True
-        if self._last_flush_ms < 0:
-            self._last_flush_ms = now_ms
-        return now_ms - self._last_flush_ms >= self.config.flush_ms or self.recovery_point < self._active.base_offset
+        return self._is_loaded and self._flush.is_due(
+            self.config, now_ms, log_end_offset=self._log_end_offset, active_base_offset=self._active.base_offset
+        )
 
     def begin_flush(self, *, only_rolled: bool = False) -> FlushJob | None:
         """Indexes are written here; `run` the job in a thread, then `complete_flush`. None: nothing to do, or one is
         under way. What is appended meanwhile waits for the next: that is the group commit."""
-        if not self._is_loaded or self._flush is not None:
+        if not self._is_loaded:
             return None
-        end_offset = self._active.base_offset if only_rolled else self._log_end_offset
-        if self.recovery_point >= end_offset:
-            return None
-        logs: list[CachedFile] = []
-        indexes: list[str] = []
-        has_new_file = False
-        for segment in self._segments.starting_with(self.recovery_point):
-            if segment.base_offset >= end_offset:
-                break
-            touched = segment.write_indexes()
-            indexes += touched if segment.is_active else segment.index_paths
-            has_new_file |= segment.is_new
-            segment.is_new = False
-            logs.append(segment.file)
-        self._flush = FlushJob(
-            self._files.filesystem,
-            logs,
-            indexes,
-            directory=self.path if has_new_file else None,
-            up_to_offset=end_offset,
-            truncations=self._truncations,
-        )
-        return self._flush
+        up_to_offset = self._active.base_offset if only_rolled else self._log_end_offset
+        return self._flush.begin(self._files.filesystem, self.path, self._segments, up_to_offset)
 
     def complete_flush(self, job: FlushJob, now_ms: int) -> None:
         """On the loop, whether the job ran or failed."""
-        assert job is self._flush
-        self._flush = None
-        job.release()
-        if job.is_done and job.truncations == self._truncations:
-            self.recovery_point = max(self.recovery_point, job.up_to_offset)
-            self._last_flush_ms = now_ms
+        self._flush.complete(job, now_ms)
 
     def flush(self, now_ms: int) -> None:
         """All of it, here and now: for a clean stop and for tests. Blocks."""

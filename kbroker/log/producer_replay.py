@@ -54,6 +54,12 @@ class ProducerSnapshots:
             if old != self.offsets[-1]:
                 self._remove(old)
 
+    def remove_strays(self, base_offsets: Iterable[int]) -> None:
+        """Every clean stop leaves one: those of the segments and the newest are enough."""
+        kept = {*base_offsets, *self.offsets[-1:]}
+        for offset in [each for each in self.offsets if each not in kept]:
+            self._remove(offset)
+
     def remove_all(self) -> None:
         for offset in list(self.offsets):
             self._remove(offset)
@@ -63,11 +69,10 @@ class ProducerSnapshots:
         self.offsets.remove(offset)
 
 
-def rebuild_producers(
-    segments: SegmentList, snapshots: ProducerSnapshots, *, start_offset: int, end_offset: int
-) -> ProducerState:
+def rebuild_producers(segments: SegmentList, snapshots: ProducerSnapshots, end_offset: int) -> ProducerState:
+    """Batches below the log's start count too, as long as their bytes are there: their producers may retry."""
     producers, replayed_to = snapshots.load_newest(end_offset)
-    replayed_to = max(replayed_to, start_offset)
+    replayed_to = max(replayed_to, segments.first.base_offset)
     if replayed_to < end_offset:
         for segment in segments.starting_with(replayed_to):
             _replay_segment(producers, segment, replayed_to)
@@ -90,7 +95,8 @@ def _replay_segment(producers: ProducerState, segment: Segment, start_offset: in
                 if aborted is not None:
                     segment.aborted.append(aborted)
     except InvalidBatch:
-        return  # a batch that rotted below the recovery point costs its segment's producers, not the start
+        pass  # a batch that rotted below the recovery point costs its segment's producers, not the start
+    segment.aborted.write()
 
 
 def read_marker(batch: ReadBuffer) -> EndTransactionMarker | None:

@@ -6,6 +6,7 @@ cut off, indexes and producer state are built anew. Below the recovery point the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ __all__ = ["LEADER_EPOCH_CHECKPOINT", "LoadedLog", "load_log"]
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 _LEFT_OVER = (DELETED_SUFFIX, ".cleaned", ".tmp")
+_SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 _CHUNK = 1 << 20
 
 
@@ -52,7 +54,7 @@ def load_log(
     for name in names:
         if name.endswith(_LEFT_OVER):
             filesystem.remove(f"{path}/{name}")
-    bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if name.endswith(LOG_SUFFIX))
+    bases = sorted(int(name[:20]) for name in names if _SEGMENT_NAME.fullmatch(name))
     interval = config.index_interval_bytes
     segments = SegmentList(
         [Segment(files, path, base, interval) for base in bases]
@@ -80,7 +82,8 @@ def load_log(
     epochs.truncate_from_end(log_end_offset)
     epochs.truncate_from_start(log_start_offset)
     snapshots = ProducerSnapshots(filesystem, path, names)
-    producers = rebuild_producers(segments, snapshots, start_offset=log_start_offset, end_offset=log_end_offset)
+    producers = rebuild_producers(segments, snapshots, log_end_offset)
+    snapshots.remove_strays(segment.base_offset for segment in segments)
     return LoadedLog(segments, epochs, producers, snapshots, log_start_offset, log_end_offset, was_shortened)
 
 
@@ -113,7 +116,6 @@ def _recover(segments: SegmentList, recovery_point: int, epochs: LeaderEpochs, c
         if next_base is not None:
             segment.become_inactive()
             segment.is_active = False
-    segments.active.write_indexes()
     if epochs_changed and epochs.is_readable:
         epochs.write()
     return was_cut

@@ -131,7 +131,7 @@ class Segment:
 
     @property
     def index_paths(self) -> list[str]:
-        return [self._stem + OFFSET_SUFFIX, self._stem + TIME_SUFFIX]
+        return [self._stem + suffix for suffix in INDEX_SUFFIXES]
 
     def age_ms(self, now_ms: int) -> int:
         """Since it was made, or first used after a start: for batches without timestamps."""
@@ -162,8 +162,18 @@ class Segment:
             offset_index, time_index = new_offset_index(offsets), new_time_index(times)
             if not offset_index.values or offset_index.values[-1] < self.ensure_size():
                 self._offset_index, self._time_index = offset_index, time_index
+                if not self.is_active:
+                    self._mend_time_index()
                 return
         self.rebuild_indexes()
+
+    def _mend_time_index(self) -> None:
+        """The closing entry is written at the roll, but not fsynced with it: the batches behind the others tell it."""
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        start = self._offset_index.values[-1] if len(self._offset_index) else 0
+        for _position, header in self.headers(start):
+            append_if_later(self._time_index, header.max_timestamp, header.last_offset - self.base_offset)
 
     def _read_index(self, suffix: str) -> bytes | None:
         try:
@@ -204,6 +214,8 @@ class Segment:
                 path = self._stem + suffix
                 self._write_index(index, path)
                 touched.append(path)
+        if self.aborted.write():
+            touched.append(self.aborted.path)
         return touched
 
     def _write_index(self, index: SortedIndex, path: str) -> None:
@@ -424,6 +436,10 @@ class Segment:
         filesystem.rename(self.file.path, self.file.path + DELETED_SUFFIX)
         self.file.path += DELETED_SUFFIX
         return doomed
+
+    def move_to(self, files: FileCache) -> None:
+        self.file.move_to(files)
+        self._files = files
 
     def close(self) -> None:
         self.file.close()

@@ -45,7 +45,6 @@ class FetchWaiter(Protocol):
 
 class Partition:
     __slots__ = (
-        "_appended_bytes",
         "_dirty",
         "_flusher",
         "_flushing_bytes",
@@ -92,7 +91,6 @@ class Partition:
         self._parked: deque[tuple[int, Callable[[int], None]]] = deque()
         self._is_staged = False
         self._is_gone = False
-        self._appended_bytes = 0
         self._flushing_bytes = 0
         self._visible_bytes = 0
         self.update_config(config)
@@ -161,19 +159,17 @@ class Partition:
             return
         self._is_staged = False
         log = self.log
-        size = log.staged_bytes
         try:
             log.commit()
         except StorageFailure as failure:
             self._gate.close(failure)
             return
         self._gate.on_written()
-        self._appended_bytes += size
         self._dirty.add(self)
         if self._is_durable:
             self._flusher.request(self)
         else:
-            self._advance(log.log_end_offset, self._appended_bytes)
+            self._advance(log.log_end_offset, log.appended_bytes)
 
     def holds(self, last_offset: int) -> bool:
         """Whether a batch that was staged up to that offset has been written."""
@@ -210,7 +206,7 @@ class Partition:
     def begin_flush(self) -> FlushJob | None:
         if self._is_gone:
             return None
-        self._flushing_bytes = self._appended_bytes
+        self._flushing_bytes = self.log.appended_bytes
         try:
             return self.log.begin_flush()
         except StorageFailure as failure:

@@ -7,7 +7,6 @@ are: the image does.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 
 import trio
@@ -27,8 +26,6 @@ from kbroker.replication.storage_gate import StorageGate
 __all__ = ["PartitionTable", "log_config"]
 
 logger = logging.getLogger(__name__)
-
-_RECOVERY_THREADS = max(2, os.cpu_count() or 1)
 
 
 class PartitionTable:
@@ -54,6 +51,7 @@ class PartitionTable:
         self._names_by_id: dict[bytes, str] = {}
         self._directory_of = {key: directory for directory in directories for key in directory.partitions}
         self._held: dict[DataDirectory, int] = {directory: len(directory.partitions) for directory in directories}
+        self._incomplete: dict[str, Topic] = {}  # some of their partitions could not be opened
         self._is_starting = True
 
     def __iter__(self) -> Iterator[Partition]:
@@ -91,6 +89,7 @@ class PartitionTable:
         for_log = log_config(config, self._config)
         held = self._topics.setdefault(topic.name, [])
         self._names_by_id[topic.id] = topic.name
+        self._incomplete.pop(topic.name, None)
         for index, state in enumerate(topic.partitions):
             known = held[index] if index < len(held) else None
             if known is not None:
@@ -102,7 +101,13 @@ class PartitionTable:
                     partition = self._open(topic, index, state.leader_epoch, config, for_log)
                 except StorageFailure as failure:
                     logger.error("%s-%d cannot be opened: %s", topic.name, index, failure)
+                    self._incomplete[topic.name] = topic
             held[index : index + 1] = [partition]
+
+    def open_missing(self) -> None:
+        """About once a second: what a full disk did not let us open may go now."""
+        for topic in list(self._incomplete.values()):
+            self._add(topic)
 
     def _open(self, topic: Topic, index: int, leader_epoch: int, config: TopicConfig, for_log: LogConfig) -> Partition:
         key = (topic.name, index)
@@ -138,6 +143,7 @@ class PartitionTable:
 
     def _remove(self, topic: Topic) -> None:
         self._names_by_id.pop(topic.id, None)
+        self._incomplete.pop(topic.name, None)
         for partition in self._topics.pop(topic.name, []):
             if partition is not None:
                 partition.leave()
@@ -160,24 +166,31 @@ class PartitionTable:
     # Starting and stopping
 
     async def recover(self) -> list[tuple[str, int]]:
-        """After a crash: scan what may be torn, in threads. The partitions whose log became shorter."""
+        """After a crash: scan what may be torn, in one thread. The partitions whose log became shorter.
+
+        Not in several: all logs share one cache of open files, which knows no threads.
+        """
         self._is_starting = False
         unclean = [each for each in self if not self._directory_of[each.topic, each.index].was_clean]
         if unclean:
             logger.warning("recovering %d partitions after an unclean stop", len(unclean))
-            limiter = trio.CapacityLimiter(_RECOVERY_THREADS)
-            async with trio.open_nursery() as nursery:
-                for chunk in _chunks(unclean, 64):
-                    nursery.start_soon(self._recover_chunk, chunk, limiter)
+            for chunk in _chunks(unclean, 64):
+                await self._recover_chunk(chunk)
         return [(each.topic, each.index) for each in unclean if each.log.is_loaded and each.log.was_shortened]
 
-    async def _recover_chunk(self, partitions: list[Partition], limiter: trio.CapacityLimiter) -> None:
-        failures = await trio.to_thread.run_sync(_load_all, [each.log for each in partitions], limiter=limiter)
+    async def _recover_chunk(self, partitions: list[Partition]) -> None:
+        failures = await trio.to_thread.run_sync(_load_all, [each.log for each in partitions])
         for partition, failure in zip(partitions, failures, strict=True):
             if failure is not None:
                 self.gates[self._directory_of[partition.topic, partition.index].path].close(failure)
             else:
                 partition.on_recovered()
+
+    def answer_waiters(self) -> None:
+        """Before a stop: a fetch that waits for data gets what there is."""
+        for partition in self:
+            for waiter in list(partition.fetch_waiters):
+                waiter.finish()
 
     def close(self) -> None:
         """Everything on disk. Blocks: after the loop's work has ended."""
@@ -185,7 +198,13 @@ class PartitionTable:
             if self.gates[directory.path].is_offline:
                 directory.release()
             else:
-                directory.close(self._clock.now_ms())
+                try:
+                    directory.close(self._clock.now_ms())
+                except StorageFailure as failure:
+                    logger.error(
+                        "%s could not be closed and is recovered at the next start: %s", directory.path, failure
+                    )
+                    directory.release()
 
 
 def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:

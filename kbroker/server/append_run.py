@@ -1,6 +1,6 @@
 """The produce requests of one run of frames: their batches are written together, then they are answered.
 
-A run is what one connection has sent at once. `end` comes before anything of it is answered and while its receive
+A run is what the connections of one round have sent. `end` comes before anything of it is answered and while its receive
 buffer still stands; any other kind of request ends the run first, so that it sees what came before it.
 """
 

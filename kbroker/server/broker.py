@@ -21,7 +21,7 @@ from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_tree import open_embedded_tree
 from kbroker.controller.topic_rules import NewTopic
 from kbroker.controller.tree import Tree
-from kbroker.errors import Refusal
+from kbroker.errors import Refusal, UserError
 from kbroker.log.directory import DataDirectory
 from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import OsFileSystem
@@ -64,6 +64,7 @@ async def run_broker(
 
     `topics`: to be there from the start, with their partition counts; -1 stands for num.partitions.
     """
+    _refuse_what_is_not_served(config)
     clock = SystemClock()
     broker_id = config.broker_id if config.broker_id >= 0 else EMBEDDED_BROKER_ID
     paths = (data_dir,) if data_dir is not None else config.data_dirs
@@ -93,6 +94,15 @@ async def run_broker(
             directory.release()
         raise
     table.close()
+
+
+def _refuse_what_is_not_served(config: BrokerConfig) -> None:
+    """Better no start than a listener that is less safe, or a cluster that is smaller, than somebody asked for."""
+    for endpoint in config.endpoints:
+        if endpoint.security_protocol != "PLAINTEXT":
+            raise UserError(f"{endpoint} asks for {endpoint.security_protocol}, and only PLAINTEXT is served yet")
+    if config.zookeeper_connect:
+        raise UserError("zookeeper.connect is set, but clusters are not served yet: remove it to run a single node")
 
 
 def _open_directories(files: FileCache, paths: Sequence[str], broker_id: int) -> list[DataDirectory]:
@@ -160,6 +170,8 @@ class _Broker:
                 await background.start(server.run)
                 on_ready([address for listener in listeners for address in listener.addresses])
                 await stop.wait()
+                server.stop_accepting()
+                self._table.answer_waiters()
                 await server.stop(GRACE_SECONDS)
             finally:
                 server.stop_accepting()
@@ -185,9 +197,10 @@ class _Broker:
 
     async def _create_topics(self, topics: Sequence[tuple[str, int]]) -> None:
         wanted = [NewTopic(name, partitions=count) for name, count in topics]
-        for outcome in await self._controller.create_topics(wanted) if wanted else ():
+        outcomes = await self._controller.create_topics(wanted) if wanted else []
+        for (name, _), outcome in zip(topics, outcomes, strict=True):
             if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise outcome
+                raise UserError(f"topic {name} cannot be created: {outcome.message}")
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:

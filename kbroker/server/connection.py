@@ -58,8 +58,10 @@ class Connection:
         "_handle",
         "_is_blocked",
         "_is_finishing",
+        "_is_handled",
         "_is_reading",
         "_is_reading_ahead",
+        "_is_sound",
         "_is_waiting_for_memory",
         "_is_woken",
         "_is_writing",
@@ -121,6 +123,8 @@ class Connection:
         self._is_reading = True
         self._is_writing = False
         self._is_woken = False
+        self._is_handled = False  # frames of its buffer are in a run that is not over
+        self._is_sound = True
         self._is_blocked = False  # the socket is full, or this turn has sent enough
         self._is_finishing = False
         self._drops_parked = False
@@ -146,7 +150,7 @@ class Connection:
     # What the watcher calls
 
     def on_readable(self) -> None:
-        if self.is_closed or not self._is_reading:
+        if self.is_closed or not self._is_reading or self._is_handled:
             return
         reader = self.reader
         if not reader.is_unfinished:
@@ -171,7 +175,7 @@ class Connection:
 
     def on_turn(self) -> None:
         """Frames were left over by an earlier turn."""
-        if self._is_reading and self.reader.is_unfinished and not self.is_closed:
+        if self._is_reading and self.reader.is_unfinished and not self.is_closed and not self._is_handled:
             self._handle_frames()
 
     def on_writable(self) -> None:
@@ -282,23 +286,25 @@ class Connection:
             return
         if not frames:
             return
-        is_outermost = not network.is_joining
-        network.is_joining = self._is_woken = True
+        network.is_joining = self._is_woken = self._is_handled = True
         try:
-            try:
-                is_sound = self._handle_each(frames)
-            finally:
-                # Also after a bug: what earlier frames began must not end up in the run of another connection.
-                network.handler.end_run()
-            if not self.is_closed:
-                reader.finish_run()
-                self.send_completed()
-                if not is_sound:
-                    self.close()
-        finally:
-            self._is_woken = False
-            if is_outermost:
-                network.finish_joining()
+            self._is_sound = self._handle_each(frames)
+        except BaseException:
+            # What its earlier frames began must be over before its buffer goes.
+            self._is_handled = False
+            network.end_run()
+            raise
+        network.add_handled(self)
+
+    def end_turn(self) -> None:
+        """The run that its frames were part of is over: its buffer is free, and what is complete may leave."""
+        self._is_handled = self._is_woken = False
+        if self.is_closed:
+            return
+        self.reader.finish_run()
+        self.send_completed()
+        if not self._is_sound:
+            self.close()
 
     def _handle_each(self, frames: list[memoryview]) -> bool:
         """False if this connection must end. What its limits forbid to handle now is given back to the reader."""

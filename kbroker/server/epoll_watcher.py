@@ -96,11 +96,17 @@ class EpollWatcher:
 
     def _call_ready(self) -> bool:
         """Call every connection that is ready, once; False if none was."""
+        network = self._network
         if self._due:
             due, self._due = self._due, {}
             for due_connection in due:
-                self._network.call(due_connection, due_connection.on_turn)
+                network.call(due_connection, due_connection.on_turn)
         events = self._epoll.poll(0, _EVENTS_PER_ROUND)
+        with network.round():
+            self._call_each(events)
+        return bool(events) or bool(self._due)
+
+    def _call_each(self, events: list[tuple[int, int]]) -> None:
         connections = self._connections
         call = self._network.call
         for descriptor, event in events:
@@ -116,7 +122,6 @@ class EpollWatcher:
                     call(connection, connection.on_writable)
                 if event & select.EPOLLIN:
                     call(connection, connection.on_readable)
-        return bool(events) or bool(self._due)
 
     def _on_other_event(self, descriptor: int) -> None:
         if descriptor == self._bell:

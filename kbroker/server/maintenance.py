@@ -6,7 +6,7 @@ Work over many partitions is cut into slices of about 2 ms, so that requests wai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import trio
 
@@ -46,16 +46,24 @@ class Maintenance:
                 gate.tick()
             dirty = list(self._table.dirty)
             await self._sliced(dirty, self._flush_if_due)
-            for directory in self._table.directories:
-                if directory.has_deleted:
-                    await trio.to_thread.run_sync(directory.purge_deleted)
+            self._table.open_missing()
+            await self._purge_deleted()
 
-    async def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
+    async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await trio.sleep(max(interval_ms, 1) / 1000)
-            done = work()
-            if done is not None:
-                await done  # type: ignore[misc]
+            try:
+                await work()
+            except StorageFailure as failure:
+                logger.error("maintenance failed, and is tried again in %d ms: %s", interval_ms, failure)
+
+    async def _purge_deleted(self) -> None:
+        for directory in self._table.directories:
+            if directory.has_deleted and (paths := directory.take_purgeable()):
+                try:
+                    await trio.to_thread.run_sync(directory.remove_directories, paths)
+                except StorageFailure as failure:
+                    logger.error("a deleted partition is left behind until the next start: %s", failure)
 
     def _flush_if_due(self, partition: Partition) -> None:
         log = partition.log

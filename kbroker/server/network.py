@@ -35,12 +35,14 @@ class FrameHandler(Protocol):
         ...
 
     def end_run(self) -> None:
-        """The frames that one connection had sent are handled; nothing of theirs is sent before this returns."""
+        """The frames of one or more connections are handled; nothing of theirs is sent before this returns."""
         ...
 
 
 class Network:
     __slots__ = (
+        "_handled",
+        "_is_round_open",
         "_reports_left",
         "_reports_suppressed",
         "budget",
@@ -69,6 +71,8 @@ class Network:
         # While a run of frames is handled, connections whose head slot was completed collect here: one send for each.
         self.is_joining = False
         self.woken: list[Connection] = []
+        self._handled: list[Connection] = []
+        self._is_round_open = False
         self._reports_left = _REPORTS_PER_SWEEP
         self._reports_suppressed = 0
 
@@ -82,6 +86,35 @@ class Network:
         try:
             yield
         finally:
+            self.finish_joining()
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """Around the calls of many connections: the frames of all of them are one run, written and answered at its end.
+
+        One write for each partition instead of one for each connection, and clients are woken together.
+        """
+        self._is_round_open = True
+        try:
+            yield
+        finally:
+            self._is_round_open = False
+            if self.is_joining:
+                self.end_run()
+
+    def add_handled(self, connection: Connection) -> None:
+        """The connection's frames are handled; it is called back when the run is over."""
+        self._handled.append(connection)
+        if not self._is_round_open:
+            self.end_run()
+
+    def end_run(self) -> None:
+        handled, self._handled = self._handled, []
+        try:
+            self.handler.end_run()
+        finally:
+            for connection in handled:
+                self.call(connection, connection.end_turn)
             self.finish_joining()
 
     def finish_joining(self) -> None:

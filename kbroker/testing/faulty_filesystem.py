@@ -44,9 +44,13 @@ class FaultyFileSystem:
     # Faults
 
     def crash(self) -> None:
-        """Every file is what it was at its last fsync; locks are gone. Handles from before must not be used again."""
+        """The machine stops: every file is what it was at its last fsync. No handle may be used again."""
         for content in self._files.values():
             content.data = bytearray(content.durable)
+        self.kill()
+
+    def kill(self) -> None:
+        """Only the process stops: what was written is there, locks and handles are gone."""
         self._locked.clear()
         self.open_files = 0
 

@@ -29,9 +29,19 @@ def test_a_fresh_directory_carries_kafkas_meta_properties_and_our_format(place: 
     assert filesystem.read(f"{path}/meta.properties") == b"#\nbroker.id=0\ncluster.id=c\nversion=0\n"
     assert filesystem.read(f"{path}/kbroker.format") == b"1\n"
     assert directory.cluster_id == "c"
-    assert not directory.was_clean
+    assert directory.was_clean  # there is nothing that a crash could have torn
     directory.close(NOW)
     assert filesystem.exists(f"{path}/.kafka_cleanshutdown")
+
+
+def test_a_directory_learns_its_cluster_later(place: Place) -> None:
+    directory = open_directory(place, cluster_id=None)
+    assert directory.cluster_id is None
+    directory.set_cluster_id("late")
+    assert directory.cluster_id == "late"
+    with pytest.raises(UserError, match="belongs to"):
+        directory.set_cluster_id("other")
+    directory.release()
 
 
 def test_a_second_broker_is_refused(place: Place) -> None:

@@ -85,6 +85,8 @@ def test_an_aborted_transaction_is_found_by_every_range_that_meets_it(faulty: Fa
     first.append(early)
     first.append(late)
     second.append(other)
+    assert first.write()
+    assert not first.write()
     assert list(aborted_in_range([first, second], 0, 6)) == [early]
     assert list(aborted_in_range([first, second], 0, 60)) == [early, late, other]
     assert list(aborted_in_range([first, second], 21, 40)) == [late]

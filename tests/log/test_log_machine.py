@@ -83,7 +83,7 @@ class LogMachine(RuleBasedStateMachine):
             self.batches.append(Batch(self.end, count, self.now + age, self.epoch, name))
             self.end += count
 
-    @precondition(lambda self: any(batch.producer for batch in self.batches))
+    @precondition(lambda self: any(batch.producer for batch in self.batches if batch.last >= self.start))
     @rule()
     def retry_the_newest_of_a_producer(self) -> None:
         newest = next(batch for batch in reversed(self.batches) if batch.producer)
@@ -119,6 +119,7 @@ class LogMachine(RuleBasedStateMachine):
     def truncate(self, back: int) -> None:
         target = max(self.end - back, self.start)
         self.log.truncate_to(target)
+        self.filesystem.sync_all()  # or the loss of power brings back what was cut off, which the model does not play
         self.drop_from(next((batch.base for batch in self.batches if batch.last >= target), target))
 
     @rule(ahead=st.integers(0, 10))
@@ -139,6 +140,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
+        self.log.flush(self.now)
         self.log.close()
         assert self.filesystem.open_files == 0
         self.reopen(is_clean=True)
@@ -146,6 +148,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """The process dies, the machine lives: nothing that was written is lost."""
+        self.filesystem.kill()
         self.reopen(is_clean=False)
         assert not self.log.was_shortened
 
@@ -201,7 +204,9 @@ class LogMachine(RuleBasedStateMachine):
             self.end,
         )
         visible = [batch for batch in self.batches if batch.last >= self.start]
-        found = [(header.base_offset, header.last_offset, header.leader_epoch) for header in read_headers(log, self.start)]
+        found = [
+            (header.base_offset, header.last_offset, header.leader_epoch) for header in read_headers(log, self.start)
+        ]
         assert found == [(batch.base, batch.last, batch.epoch) for batch in visible]
         committed = [batch.base for batch in visible if batch.last < self.high_watermark]
         assert [each.base_offset for each in read_headers(log, self.start, up_to=self.high_watermark)] == committed

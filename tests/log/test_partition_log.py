@@ -93,6 +93,32 @@ def test_old_messages_are_stored_as_a_batch(place: Place) -> None:
     log.close()
 
 
+def test_old_messages_can_be_staged_among_others(place: Place) -> None:
+    log = open_log(*place)
+    log.stage(make_batch(b"a"), 0, NOW)
+    old = build_message_set([Record(0, NOW, None, b"b")], magic=1)
+    assert log.stage_message_set(old, 0, NOW).base_offset == 1
+    assert log.appended_bytes == 0
+    log.commit()
+    assert log.appended_bytes == log.size_bytes > 0
+    assert read_values(log) == [(0, b"a"), (1, b"b")]
+    log.close()
+
+
+def test_a_replica_that_leads_alone_commits_all_it_has_loaded_or_not(place: Place) -> None:
+    log = open_log(*place)
+    log.append_as_leader(make_batch(b"a"), 0, NOW)
+    assert log.high_watermark == 0
+    log.commit_all()
+    assert log.high_watermark == 1
+    log.close()
+    again = open_log(*place)
+    again.commit_all()
+    assert not again.is_loaded
+    assert again.high_watermark == 1
+    again.close()
+
+
 def test_log_append_time_is_answered(place: Place) -> None:
     log = open_log(*place, LogConfig(message_timestamp_type="LogAppendTime"))
     assert log.append_as_leader(make_batch(b"a", timestamp=3), 0, NOW).log_append_time == NOW
@@ -455,9 +481,7 @@ def test_retention_spares_what_is_not_below_the_high_watermark(place: Place) -> 
 
 
 def test_a_compacted_topic_loses_nothing_to_time_or_size(place: Place) -> None:
-    config = LogConfig(
-        segment_bytes=500, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"})
-    )
+    config = LogConfig(segment_bytes=500, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"}))
     log = open_log(*place, config)
     fill(log, 20)
     assert log.apply_retention(NOW + 10_000) == 0

@@ -27,6 +27,10 @@ def state_after(*sequences: tuple[int, int], epoch: int = 0) -> ProducerState:
     return state
 
 
+def unstable(state: ProducerState) -> int | None:
+    return state.first_unstable_offset
+
+
 def test_a_producer_without_state_may_start_anywhere() -> None:
     assert ProducerState().check(header(77)) is None
 
@@ -74,10 +78,10 @@ def test_an_undone_update_leaves_no_trace() -> None:
     state = state_after((0, 1))
     before = dict(state.entries)
     old = state.update(header(1, transactional=True), 101)
-    assert state.first_unstable_offset == 101
+    assert unstable(state) == 101
     state.restore(9, old)
     assert state.entries == before
-    assert state.first_unstable_offset is None
+    assert unstable(state) is None
     fresh = ProducerState()
     fresh.restore(9, fresh.update(header(0), 0))
     assert fresh.entries == {}
@@ -99,16 +103,16 @@ def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_replica
     state = ProducerState()
     state.update(header(0, transactional=True), 100)
     state.update(header(1, transactional=True), 101)
-    assert state.first_unstable_offset == 100
+    assert unstable(state) == 100
     assert state.check(header(2)) == ErrorCode.INVALID_TXN_STATE
     marker = read_header(make_marker(9, commit=True))
     completed = state.end_transaction(marker, offset=102, coordinator_epoch=0, is_abort=False)
     assert completed == (9, 100, 102, False)
-    assert state.first_unstable_offset == 100
+    assert unstable(state) == 100
     state.on_high_watermark(102)
-    assert state.first_unstable_offset == 100
+    assert unstable(state) == 100
     state.on_high_watermark(103)
-    assert state.first_unstable_offset is None
+    assert unstable(state) is None
 
 
 def test_a_marker_without_data_completes_nothing_but_keeps_the_epochs() -> None:

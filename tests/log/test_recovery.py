@@ -200,6 +200,15 @@ def test_rot_in_the_tail_after_a_clean_stop_is_found_and_cut(faulty: FaultyFileS
     assert again.was_shortened
 
 
+def test_loading_leaves_no_file_open_and_touches_no_shared_cache(faulty: FaultyFileSystem) -> None:
+    filled(faulty)
+    faulty.kill()
+    log = open_log(faulty, PATH, SMALL, is_clean=False, high_watermark=7)
+    log.load()
+    assert log.high_watermark == 7
+    assert faulty.open_files == 0
+
+
 def test_a_crash_in_the_middle_of_a_roll_loses_nothing(faulty: FaultyFileSystem) -> None:
     log = filled(faulty, 10)
     values = read_values(log)
@@ -234,6 +243,18 @@ def test_producers_come_from_the_newest_snapshot_that_makes_sense(faulty: Faulty
     assert not faulty.exists(path_of(99, ".snapshot"))
     retried = again.append_as_leader(make_batch(b"x", producer_id=7, sequence=59), 0, NOW)
     assert (retried.is_duplicate, retried.base_offset) == (True, 59)
+
+
+def test_snapshots_do_not_pile_up_with_clean_stops(faulty: FaultyFileSystem) -> None:
+    filled(faulty, 10).close()
+    for number in range(5):
+        log = open_log(faulty, PATH, SMALL)
+        append(log, make_batch(b"x"))
+        log.close()
+        assert log.log_end_offset == 11 + number
+    log = open_log(faulty, PATH, SMALL)
+    log.load()
+    assert [name for name in sorted(faulty.list_names(PATH)) if name.endswith(".snapshot")] == [f"{15:020d}.snapshot"]
 
 
 def test_after_a_clean_stop_the_last_batch_of_each_producer_is_known(faulty: FaultyFileSystem) -> None:

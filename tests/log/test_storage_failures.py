@@ -15,9 +15,7 @@ PATH = "/t-0"
 
 
 @pytest.mark.parametrize("room", [0, 1, 60, 100])
-def test_a_full_disk_refuses_the_run_whole_and_takes_it_when_there_is_room(
-    faulty: FaultyFileSystem, room: int
-) -> None:
+def test_a_full_disk_refuses_the_run_whole_and_takes_it_when_there_is_room(faulty: FaultyFileSystem, room: int) -> None:
     log = open_log(faulty, PATH, LogConfig(index_interval_bytes=100))
     for number in range(5):
         append(log, make_batch(b"%04d" % number, producer_id=1, sequence=number, timestamp=NOW + number))
@@ -66,6 +64,40 @@ def test_an_undone_marker_leaves_the_transaction_open(faulty: FaultyFileSystem) 
     assert log.last_stable_offset == 2
     assert len(log.aborted_transactions(0, 99)) == 1
     log.close()
+
+
+def test_an_abort_whose_index_cannot_be_written_counts_and_is_written_with_the_next_flush(
+    faulty: FaultyFileSystem,
+) -> None:
+    log = open_log(faulty, PATH)
+    append(log, make_batch(b"a", producer_id=1, transactional=True))
+    marker = make_marker(1, commit=False)
+    faulty.room = len(marker)
+    append(log, marker, internal=True)
+    assert len(log.aborted_transactions(0, 99)) == 1
+    with pytest.raises(StorageFailure):
+        log.begin_flush()
+    assert log.recovery_point == 0
+    faulty.room = None
+    log.flush(NOW)
+    faulty.crash()
+    again = open_log(faulty, PATH, is_clean=False, recovery_point=2, high_watermark=2)
+    assert len(again.aborted_transactions(0, 99)) == 1
+
+
+def test_an_epoch_that_cannot_be_written_refuses_the_run_whole(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH)
+    append(log, make_batch(b"a"), epoch=1)
+    log.stage(make_batch(b"b"), 1, NOW)
+    faulty.room = 0
+    with pytest.raises(StorageFailure):
+        log.stage(make_batch(b"c"), 2, NOW)
+    faulty.room = None
+    log.commit()
+    assert read_values(log) == [(0, b"a")]
+    assert log.leader_epochs.entries == [(1, 0)]
+    assert append(log, make_batch(b"c"), epoch=2) == 1
+    assert log.leader_epochs.entries == [(1, 0), (2, 1)]
 
 
 def test_a_broken_disk_is_told_from_a_full_one(faulty: FaultyFileSystem) -> None:

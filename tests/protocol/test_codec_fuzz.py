@@ -103,47 +103,80 @@ def test_absurd_lengths_at_any_place(message: Message) -> None:
             decode_or_refuse(message, version, whole[:position] + lie)
 
 
-# Shapes worth keeping: each breaks a decoder that leaves out one of the checks.
 FETCH, PRODUCE, METADATA = BY_NAME["FetchRequest"], BY_NAME["ProduceRequest"], BY_NAME["MetadataRequest"]
 API_VERSIONS, HEARTBEAT = BY_NAME["ApiVersionsResponse"], BY_NAME["HeartbeatRequest"]
-LIARS: dict[str, tuple[Message, int, bytes]] = {
-    "nothing": (PRODUCE, 9, b""),
-    "null where a list must be": (PRODUCE, 9, b"\x00" + bytes(6) + b"\x00\x00"),
-    "a list of 2^31 - 1 topics": (METADATA, 1, b"\x7f\xff\xff\xff"),
-    "a list of 2^35 topics": (METADATA, 9, b"\xff\xff\xff\xff\x7f" + bytes(40)),
-    "a count that needs one byte more than there is": (METADATA, 9, b"\x03" + b"\x01\x00"),
-    "a varint that never ends": (METADATA, 9, b"\xff" * 40),
-    "a string of 2^31 - 2 bytes": (HEARTBEAT, 4, b"\xff\xff\xff\xff\x07abc"),
-    "a string longer than any may be": (HEARTBEAT, 4, unsigned_varint(32769) + b"x" * 32768 + bytes(40)),
-    "a negative string length": (HEARTBEAT, 0, b"\xff\xff" + bytes(40)),
-    "a string that is not UTF-8": (HEARTBEAT, 0, b"\x00\x02\xc3\x28" + bytes(40)),
-    "half a surrogate pair": (HEARTBEAT, 0, b"\x00\x03\xed\xa0\x80" + bytes(40)),
+BEFORE_TAGS = {API_VERSIONS: bytes(2) + b"\x01" + bytes(4), HEARTBEAT: b"\x01" + bytes(4) + b"\x01\x00"}
+
+# Shapes worth keeping: each breaks a decoder that leaves out one check, and is refused for that reason.
+LIARS: dict[str, tuple[Message, int, bytes, str]] = {
+    "nothing": (PRODUCE, 9, b"", "index out of range|out of bounds"),
+    "null where a list must be": (PRODUCE, 9, bytes(9), "topic_data may not be null"),
+    "a list of 2^31 - 1 topics": (METADATA, 1, b"\x7f\xff\xff\xff", "topics announces 2147483647 elements"),
+    "a list of 2^35 - 2 topics": (METADATA, 9, b"\xff\xff\xff\xff\x7f" + bytes(40), "topics announces 34359738366"),
+    "a count that needs one byte more than there is": (METADATA, 9, b"\x03\x01\x00\x01", "topics announces 2 elements"),
+    "a varint that never ends": (METADATA, 9, b"\xff" * 40, "varint longer than five bytes"),
+    "a string of 2^31 - 2 bytes": (HEARTBEAT, 4, b"\xff\xff\xff\xff\x07abc", "group_id ends beyond the message"),
+    "a string longer than any may be": (
+        HEARTBEAT,
+        4,
+        unsigned_varint(32769) + b"x" * 32768 + bytes(4) + b"\x01\x00\x00",
+        "a string of 32768 bytes",
+    ),
+    "a negative string length": (HEARTBEAT, 0, b"\xff\xff" + bytes(40), "group_id may not be null"),
+    "a string that is not UTF-8": (HEARTBEAT, 0, b"\x00\x02\xc3\x28" + bytes(6), "invalid continuation byte"),
+    "half a surrogate pair": (HEARTBEAT, 0, b"\x00\x03\xed\xa0\x80" + bytes(6), "invalid continuation byte"),
     "records that end beyond the message": (
         PRODUCE,
         3,
         b"\xff\xff" + bytes(6) + b"\0\0\0\1" + b"\0\1x" + b"\0\0\0\1" + bytes(4) + b"\x7f\xff\xff\xff",
+        "records ends beyond the message",
     ),
-    "2^35 tags": (HEARTBEAT, 4, b"\x01" + bytes(4) + b"\x01\x00" + b"\xff\xff\xff\xff\x7f"),
-    "an unknown tag longer than the message": (HEARTBEAT, 4, b"\x01" + bytes(4) + b"\x01\x00" + b"\x01\x63\xff\x7f"),
-    "a known tag longer than its field": (API_VERSIONS, 3, bytes(2) + b"\x01" + bytes(4) + b"\x01\x03\x02\x01\x01"),
-    "a known tag shorter than its field": (API_VERSIONS, 3, bytes(2) + b"\x01" + bytes(4) + b"\x01\x01\x02" + bytes(9)),
-    "a known tag longer than the message": (API_VERSIONS, 3, bytes(2) + b"\x01" + bytes(4) + b"\x01\x03\x7f\x01"),
+    "2^35 tags": (HEARTBEAT, 4, BEFORE_TAGS[HEARTBEAT] + b"\xff\xff\xff\xff\x7f", "index out of range|out of bounds"),
+    "an unknown tag longer than the message": (
+        HEARTBEAT,
+        4,
+        BEFORE_TAGS[HEARTBEAT] + b"\x01\x63\xff\x7f",
+        "a tagged field ends beyond the message",
+    ),
+    "a known tag longer than the message": (
+        API_VERSIONS,
+        3,
+        BEFORE_TAGS[API_VERSIONS] + b"\x01\x03\x7f\x01",
+        "a tagged field ends beyond the message",
+    ),
+    "a known tag longer than its field": (
+        API_VERSIONS,
+        3,
+        BEFORE_TAGS[API_VERSIONS] + b"\x01\x03\x02\x01\x01",
+        "longer or shorter than it says",
+    ),
+    "a known tag shorter than its field": (
+        API_VERSIONS,
+        3,
+        BEFORE_TAGS[API_VERSIONS] + b"\x01\x01\x02" + bytes(9),
+        "longer or shorter than it says",
+    ),
     "a list in a tag that reads beyond the tag": (
         API_VERSIONS,
         3,
-        bytes(2) + b"\x01" + bytes(4) + b"\x01\x00\x01\x03" + b"\x01" + bytes(30),
+        BEFORE_TAGS[API_VERSIONS] + b"\x01\x00\x01\x03" + (b"\x01" + bytes(5)) * 2,
+        "longer or shorter than it says",
     ),
-    "null in a tag": (API_VERSIONS, 3, bytes(2) + b"\x01" + bytes(4) + b"\x01\x00\x01\x00"),
+    "null in a tag": (
+        API_VERSIONS,
+        3,
+        BEFORE_TAGS[API_VERSIONS] + b"\x01\x00\x01\x00",
+        "supported_features may not be null",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LIARS)
 def test_every_kind_of_lie_is_refused(name: str) -> None:
-    message, version, data = LIARS[name]
-    with pytest.raises(PeerError):
-        codec(message, version).decode(data)
-    with pytest.raises(PeerError):
-        codec(message, version).decode(memoryview(data))
+    message, version, data, reason = LIARS[name]
+    for buffer in (data, bytearray(data), memoryview(data)):
+        with pytest.raises(PeerError, match=reason):
+            codec(message, version).decode(buffer)
 
 
 @settings(max_examples=600, derandomize=True, deadline=None, database=None)

@@ -50,7 +50,7 @@ def test_compiled_and_interpreted_agree_on_generated_values(message: Message) ->
             check_agreement(message, version, value)
 
 
-@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=300, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(of=st.sampled_from(EVERY_VERSION), chance=st.randoms(use_true_random=False))
 def test_compiled_and_interpreted_agree_on_values_that_shrink(of: tuple[Message, int], chance: random.Random) -> None:
     message, version = of
@@ -172,6 +172,24 @@ def test_both_refuse_to_write_what_does_not_fit(member: dict[str, Any], version:
         FLAT.build(value, version)
     with pytest.raises(REFUSALS):
         codec(FLAT, version).to_bytes(value)
+
+
+@pytest.mark.parametrize("code", [Int8, types.Int16, Int32, types.Int64, types.UInt16])
+def test_lists_of_numbers_of_every_length(code: Any) -> None:
+    """Alone, behind fields of fixed width, and where they may be null: each is emitted in another way."""
+    message = Message(
+        "Numbers",
+        field("alone", Array(code)),
+        field("before", Int8),
+        field("behind", Array(code)),
+        field("maybe", Array(code), nullable=0),
+        versions=(0, 1),
+        flexible=1,
+    )
+    for version in message.versions:
+        for count in (*range(20), 126, 127, 128, 129, 16383, 16384):
+            numbers = [number % 100 for number in range(count)]
+            check_agreement(message, version, message(alone=numbers, behind=numbers, maybe=numbers or None))
 
 
 @every_message

@@ -1,9 +1,8 @@
 """ApiVersions (18): which APIs and versions the broker serves.
 
 The answer's header is version 0 even where the body is flexible; an unknown version is answered in v0 with the range
-  of this API.
+of this API.
 v3: software name and version of the client; features. v4: features whose minimum is 0.
-
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import StorageFailure
-from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_offsets as messages
 from kbroker.server.authorization import Operation
@@ -103,7 +102,7 @@ def _find(request: Request, partition: Partition, timestamp: int) -> Any:
             partition_index=index, offset=_visible_end(request, partition), leader_epoch=partition.leader_epoch
         )
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _Answer(partition_index=index, offset=log.log_start_offset, leader_epoch=_earliest_epoch(log))
+        return _Answer(partition_index=index, offset=log.log_start_offset, leader_epoch=_earliest_epoch(partition))
     if timestamp == LATEST_TIERED:
         return _Answer(partition_index=index)
     found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
@@ -123,9 +122,13 @@ def _visible_end(request: Request, partition: Partition) -> int:
     return partition.high_watermark
 
 
-def _earliest_epoch(log: PartitionLog) -> int:
+def _earliest_epoch(partition: Partition) -> int:
+    """The epoch of the first record; in an empty log, of the record that will be the first."""
+    log = partition.log
     entries = log.leader_epochs.entries
-    return entries[0].epoch if entries and entries[0].start_offset <= log.log_start_offset else -1
+    if entries and entries[0].start_offset <= log.log_start_offset:
+        return entries[0].epoch
+    return partition.leader_epoch if log.log_start_offset == log.log_end_offset else -1
 
 
 def _segment_starts(context: Context, request: Request, partition: Partition, wanted: Any) -> list[int]:

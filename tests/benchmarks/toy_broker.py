@@ -1,0 +1,109 @@
+"""A broker in memory that speaks just what the load asks, with kbroker's codecs, and lies when told to."""
+
+from __future__ import annotations
+
+import socketserver
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from benchmarks.connection import Address
+from kbroker.protocol.compiler.load import codec
+from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
+from kbroker.protocol.messages import create_topics, fetch, init_producer_id, list_offsets, produce
+from kbroker.protocol.record_batch import read_header, restamp, validate_batch
+
+MESSAGES: dict[int, Any] = {0: produce, 1: fetch, 2: list_offsets, 19: create_topics, 22: init_producer_id}
+FLEXIBLE = {0: 9, 1: 12, 2: 6, 19: 5, 22: 2}
+Distort = Callable[[Any], None]
+
+
+class ToyBroker:
+    """Topic -> partitions -> batches. `distort` holds, by API key, what is done to an answer before it leaves."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, list[list[bytes]]] = {}
+        self.distort: dict[int, Distort] = {}
+        self.lock = threading.Lock()
+
+    def answer(self, frame: bytes) -> bytes:
+        key, version = struct.unpack_from(">hh", frame)
+        flexible = version >= FLEXIBLE[key]
+        header, position = codec(REQUEST_HEADER, 2 if flexible else 1).decode(memoryview(frame))
+        body, end = codec(MESSAGES[key].REQUEST, version).decode(memoryview(frame), position)
+        assert end == len(frame)
+        with self.lock:
+            response = getattr(self, f"handle_{key}")(body)
+        self.distort.get(key, lambda _: None)(response)
+        head = codec(RESPONSE_HEADER, int(flexible)).to_bytes(RESPONSE_HEADER(correlation_id=header.correlation_id))
+        return head + codec(MESSAGES[key].RESPONSE, version).to_bytes(response)
+
+    def end(self, batches: list[bytes]) -> int:
+        return read_header(batches[-1]).last_offset + 1 if batches else 0
+
+    def handle_0(self, request: Any) -> Any:
+        (topic,) = request.topic_data
+        (partition,) = topic.partition_data
+        batches = self.logs[topic.name][partition.index]
+        batch = bytearray(partition.records)
+        validate_batch(batch)
+        base = self.end(batches)
+        restamp(batch, 0, base, 0)
+        batches.append(bytes(batch))
+        answer = produce.PartitionProduceResponse(index=partition.index, base_offset=base)
+        return produce.RESPONSE(responses=[produce.TopicProduceResponse(name=topic.name, partition_responses=[answer])])
+
+    def handle_1(self, request: Any) -> Any:
+        (topic,) = request.topics
+        (wanted,) = topic.partitions
+        batches = self.logs[topic.topic][wanted.partition]
+        rest = b"".join(each for each in batches if read_header(each).last_offset >= wanted.fetch_offset)
+        records = rest[: wanted.partition_max_bytes]
+        answer = fetch.PartitionData(partition_index=0, high_watermark=self.end(batches), records=records)
+        return fetch.RESPONSE(responses=[fetch.FetchableTopicResponse(topic=topic.topic, partitions=[answer])])
+
+    def handle_2(self, request: Any) -> Any:
+        (topic,) = request.topics
+        rows = [
+            list_offsets.ListOffsetsPartitionResponse(
+                partition_index=each.partition_index,
+                offset=self.end(self.logs[topic.name][each.partition_index]),
+            )
+            for each in topic.partitions
+        ]
+        return list_offsets.RESPONSE(topics=[list_offsets.ListOffsetsTopicResponse(name=topic.name, partitions=rows)])
+
+    def handle_19(self, request: Any) -> Any:
+        (topic,) = request.topics
+        self.logs[topic.name] = [[] for _ in range(topic.num_partitions)]
+        return create_topics.RESPONSE(topics=[create_topics.CreatableTopicResult(name=topic.name)])
+
+    def handle_22(self, _: Any) -> Any:
+        return init_producer_id.RESPONSE(producer_id=7, producer_epoch=1)
+
+
+@contextmanager
+def serving(broker: ToyBroker) -> Iterator[Address]:
+    class Handler(socketserver.StreamRequestHandler):
+        disable_nagle_algorithm = True
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # a load that found a lie hangs up
+                while length := self.rfile.read(4):
+                    answer = broker.answer(self.rfile.read(int.from_bytes(length, "big")))
+                    self.wfile.write(struct.pack(">i", len(answer)) + answer)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield "127.0.0.1", int(server.server_address[1])
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,219 @@
+"""A disk that is full, broken or slow: errors to producers, reads go on, nothing acknowledged is lost or shown early."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.testing.running_broker import RunningBroker
+from tests.broker.batches import make_batch
+from tests.broker.conftest import Connect, StartBroker
+from tests.broker.failing_disk import FailingDisk
+from tests.broker.wire import Client, fetch_members, produce_members, records_of
+
+STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingDisk]:
+    disk = FailingDisk()
+    monkeypatch.setattr("kbroker.server.broker.OsFileSystem", lambda: disk)
+    yield disk
+    disk.may_sync.set()
+
+
+@pytest.fixture
+async def broker(disk: FailingDisk, start_broker: StartBroker) -> RunningBroker:
+    return await start_broker()
+
+
+async def values_of(client: Client, topic: str, partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in await client.read_all(topic, partition=partition)]
+
+
+async def test_a_full_disk_refuses_produce_serves_reads_and_goes_on_when_there_is_room(
+    mock_clock: trio.testing.MockClock, disk: FailingDisk, start_broker: StartBroker, connect_to: Connect
+) -> None:
+    broker = await start_broker()
+    client = await connect_to(broker)
+    await client.create_topic("t", 2)
+    producer_id = await client.new_producer_id()
+    first, second = (make_batch(b"%d" % n, producer_id=producer_id, sequence=n) for n in range(2))
+    assert (await client.produce("t", first)).error_code == 0
+    disk.is_full = True
+    for _ in range(3):
+        assert (await client.produce("t", bytes(second))).error_code == STORAGE_ERROR
+        assert (await client.produce("t", make_batch(b"x"), partition=1)).error_code == STORAGE_ERROR
+        assert await values_of(client, "t") == [b"0"]
+    mock_clock.jump(1.5)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert (await client.produce("t", bytes(second))).error_code == STORAGE_ERROR
+    disk.is_full = False
+    mock_clock.jump(1.5)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    answer = await client.produce("t", second)
+    assert (answer.error_code, answer.base_offset) == (0, 1)
+    assert await values_of(client, "t") == [b"0", b"1"]
+    await broker.stop()
+    client = await connect_to(await start_broker())
+    assert await values_of(client, "t") == [b"0", b"1"]
+
+
+async def test_a_disk_that_fills_up_at_a_roll_loses_nothing(
+    mock_clock: trio.testing.MockClock, disk: FailingDisk, broker: RunningBroker, client: Client
+) -> None:
+    await client.create_topic("t", segment_bytes="500")
+    acknowledged = []
+    for number in range(40):
+        disk.is_full = number % 3 == 1
+        value = b"%d" % number
+        answer = await client.produce("t", make_batch(value.ljust(150, b".")))
+        assert answer.error_code == (STORAGE_ERROR if disk.is_full else 0)
+        if not answer.error_code:
+            assert answer.base_offset == len(acknowledged)
+            acknowledged.append(value)
+        else:
+            disk.is_full = False
+            mock_clock.jump(1.5)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+    assert [value.rstrip(b".") for value in await values_of(client, "t") if value] == acknowledged
+
+
+async def test_a_full_disk_stops_neither_checkpoints_nor_deletions_for_good(
+    mock_clock: trio.testing.MockClock, disk: FailingDisk, start_broker: StartBroker, connect_to: Connect
+) -> None:
+    broker = await start_broker({"log.flush.offset.checkpoint.interval.ms": "1000"})
+    client = await connect_to(broker)
+    await client.create_topic("t")
+    await client.produce("t", make_batch(b"v"))
+    disk.is_full = True
+    for _ in range(3):
+        mock_clock.jump(2)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert await values_of(client, "t") == [b"v"]
+    disk.is_full = False
+    mock_clock.jump(2)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert (await client.produce("t", make_batch(b"w"))).error_code == 0
+
+
+async def test_a_topic_made_on_a_full_disk_works_when_there_is_room(
+    mock_clock: trio.testing.MockClock, disk: FailingDisk, broker: RunningBroker, client: Client
+) -> None:
+    disk.is_full = True
+    await client.try_create_topic("t")
+    assert (await client.produce("t", make_batch(b"v"))).error_code != 0
+    await client.expect_service()
+    disk.is_full = False
+    mock_clock.jump(1.5)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    await client.try_create_topic("t")
+    assert (await client.produce("t", make_batch(b"v"))).error_code == 0
+    assert await values_of(client, "t") == [b"v"]
+
+
+async def test_a_stop_on_a_full_disk_ends_and_the_next_start_recovers(
+    disk: FailingDisk, start_broker: StartBroker, connect_to: Connect, data_dir: Path
+) -> None:
+    broker = await start_broker()
+    client = await connect_to(broker)
+    await client.create_topic("t")
+    for number in range(5):
+        await client.produce("t", make_batch(b"%d" % number))
+    disk.is_full = True
+    await broker.stop()
+    assert not (data_dir / ".kafka_cleanshutdown").exists()
+    disk.is_full = False
+    client = await connect_to(await start_broker())
+    assert await values_of(client, "t") == [b"0", b"1", b"2", b"3", b"4"]
+    assert (await client.produce("t", make_batch(b"5"))).base_offset == 5
+
+
+async def test_a_broken_disk_is_offline_for_writes_until_the_restart(
+    disk: FailingDisk, start_broker: StartBroker, connect_to: Connect
+) -> None:
+    broker = await start_broker()
+    client = await connect_to(broker)
+    await client.create_topic("t")
+    await client.produce("t", make_batch(b"before"))
+    disk.write_error = errno.EIO
+    assert (await client.produce("t", make_batch(b"x"))).error_code == STORAGE_ERROR
+    disk.write_error = None
+    assert (await client.produce("t", make_batch(b"x"))).error_code == STORAGE_ERROR
+    assert await values_of(client, "t") == [b"before"]
+    await broker.stop()
+    client = await connect_to(await start_broker())
+    assert await values_of(client, "t") == [b"before"]
+    assert (await client.produce("t", make_batch(b"after"))).error_code == 0
+
+
+async def test_with_flush_messages_1_nothing_is_acknowledged_or_shown_before_its_fsync(
+    disk: FailingDisk, broker: RunningBroker, client: Client, connect_to: Connect
+) -> None:
+    await client.create_topic("t", flush_messages="1")
+    await client.create_topic("other")
+    consumer, waiting = await connect_to(broker), await connect_to(broker)
+    assert (await client.produce("t", make_batch(b"first"))).error_code == 0
+    assert disk.log_syncs == 1
+    disk.may_sync.clear()
+    await waiting.send("Fetch", 11, **fetch_members({("t", 0): 1}, max_wait_ms=20_000))
+    for number in range(3):
+        await client.send("Produce", 9, **produce_members("t", make_batch(b"%d" % number)))
+    # Another topic is not held up by it, and shows that the broker has read what came before.
+    assert (await consumer.produce("other", make_batch(b"v"))).error_code == 0
+    for isolation_level in (0, 1):
+        answer = await consumer.fetch("t", 0, isolation_level=isolation_level)
+        assert (answer.high_watermark, [record.value for record in records_of(answer)]) == (1, [b"first"])
+    assert (await consumer.list_offset("t", -1)).offset == 1
+    disk.may_sync.set()
+    for number in range(3):
+        answer = (await client.receive()).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, 1 + number)
+    assert records_of((await waiting.receive()).responses[0].partitions[0])[0].value == b"0"
+    assert await values_of(consumer, "t") == [b"first", b"0", b"1", b"2"]
+
+
+async def test_a_group_commit_needs_fewer_fsyncs_than_batches(
+    disk: FailingDisk, broker: RunningBroker, client: Client
+) -> None:
+    await client.create_topic("t", flush_messages="1")
+    frames = [client.encode("Produce", 9, **produce_members("t", make_batch(b"%d" % n))) for n in range(100)]
+    await client.send_bytes(b"".join(frames))
+    for number in range(100):
+        answer = (await client.receive()).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, number)
+    assert 1 <= disk.log_syncs < 50
+
+
+async def test_a_failed_fsync_is_an_error_and_is_never_tried_again(
+    disk: FailingDisk, start_broker: StartBroker, connect_to: Connect
+) -> None:
+    broker = await start_broker()
+    client = await connect_to(broker)
+    await client.create_topic("t", flush_messages="1")
+    assert (await client.produce("t", make_batch(b"safe"))).error_code == 0
+    disk.sync_error = errno.EIO
+    assert (await client.produce("t", make_batch(b"unsure"))).error_code == STORAGE_ERROR
+    disk.sync_error = None
+    syncs = disk.log_syncs
+    assert (await client.produce("t", make_batch(b"refused"))).error_code == STORAGE_ERROR
+    answer = await client.fetch("t", 0)
+    assert [record.value for record in records_of(answer)] == [b"safe"]
+    assert disk.log_syncs == syncs
+
+
+async def test_a_produce_whose_fsync_takes_too_long_times_out(
+    disk: FailingDisk, broker: RunningBroker, client: Client
+) -> None:
+    await client.create_topic("t", flush_messages="1")
+    disk.may_sync.clear()
+    members = {**produce_members("t", make_batch(b"v")), "timeout_ms": 100}
+    response = await client.ask("Produce", 9, **members)
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    disk.may_sync.set()

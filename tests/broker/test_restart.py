@@ -1,0 +1,196 @@
+"""A stop and a start: everything is as it was. What cannot start says so in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.errors import UserError
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.testing.running_broker import running_broker
+from tests.broker.batches import make_batch
+from tests.broker.child import child_broker, spawn
+from tests.broker.conftest import Connect, StartBroker
+from tests.broker.wire import Client, connect, records_of
+
+
+async def state_of(client: Client, topic: str) -> dict[str, object]:
+    found = await client.topic_metadata(topic)
+    answer = await client.fetch(topic, 5)
+    return {
+        "topic id": found.topic_id,
+        "leader epoch": found.partitions[0].leader_epoch,
+        "high watermark": answer.high_watermark,
+        "log start": answer.log_start_offset,
+        "earliest": (await client.list_offset(topic, -2)).offset,
+        "latest": (await client.list_offset(topic, -1)).offset,
+        "by timestamp": (await client.list_offset(topic, 1007)).offset,
+        "largest timestamp": (await client.list_offset(topic, -3, version=7)).offset,
+        "records": await client.read_all(topic, offset=5),
+    }
+
+
+async def test_a_clean_restart_changes_nothing(start_broker: StartBroker, connect_to: Connect, data_dir: Path) -> None:
+    broker = await start_broker()
+    client = await connect_to(broker)
+    await client.create_topic("t", segment_bytes="600", max_message_bytes="400")
+    for number in range(20):
+        codec = Codec.GZIP if number % 2 else Codec.NONE
+        await client.produce("t", make_batch(bytes(100), timestamp=1000 + number, codec=codec))
+    assert (await client.delete_records("t", 5)).low_watermark == 5
+    before = await state_of(client, "t")
+    cluster_id = (await client.ask("Metadata", 12, topics=[])).cluster_id
+    for _ in range(2):
+        await broker.stop()
+        assert (data_dir / ".kafka_cleanshutdown").exists()
+        broker = await start_broker()
+        client = await connect_to(broker)
+        assert await state_of(client, "t") == before
+        assert (await client.ask("Metadata", 12, topics=[])).cluster_id == cluster_id
+    assert (await client.fetch("t", 4)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await client.produce("t", make_batch(bytes(1000)))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert (await client.produce("t", make_batch(b"v"))).base_offset == 20
+
+
+async def test_the_start_after_a_crash_knows_deleted_records_that_were_checkpointed(data_dir: Path) -> None:
+    quick = "--set=log.flush.start.offset.checkpoint.interval.ms=20"
+    checkpoint = data_dir / "log-start-offset-checkpoint"
+    async with child_broker(data_dir, quick, "--set=log.flush.offset.checkpoint.interval.ms=20") as child:
+        async with connect(child.port) as client:
+            await client.create_topic("t")
+            for _ in range(10):
+                await client.produce("t", make_batch(b"v"))
+            await client.delete_records("t", 6)
+            with trio.fail_after(20):
+                while not (checkpoint.exists() and b"t 0 6" in checkpoint.read_bytes()):
+                    await client.expect_service()
+        await child.kill()
+    async with child_broker(data_dir) as child, connect(child.port) as client:
+        answer = await client.fetch("t", 6)
+        assert (answer.log_start_offset, len(records_of(answer))) == (6, 4)
+
+
+async def test_a_deleted_topic_stays_deleted_also_after_a_crash(data_dir: Path) -> None:
+    async with child_broker(data_dir) as child:
+        async with connect(child.port) as client:
+            await client.create_topic("gone")
+            await client.create_topic("again")
+            for topic in ("gone", "again"):
+                await client.produce(topic, make_batch(b"old"))
+                await client.delete_topic(topic)
+            await client.create_topic("again")
+        await child.kill()
+    async with child_broker(data_dir, "--set=auto.create.topics.enable=false") as child, connect(child.port) as client:
+        assert (await client.topic_metadata("gone")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await client.read_all("again") == []
+        with trio.fail_after(20):
+            while any(path.name.startswith("gone") for path in data_dir.iterdir()):
+                await client.expect_service()
+
+
+async def test_a_directory_of_another_format_is_refused_in_one_line(data_dir: Path) -> None:
+    async with running_broker(data_dir):
+        pass
+    (data_dir / "kbroker.format").write_text("99\n")
+    child = await spawn(data_dir)
+    with trio.fail_after(30):
+        assert await child.process.wait() == 1
+    lines = child.stderr.splitlines()
+    assert len(lines) == 1
+    assert "format" in lines[0]
+    assert "99" in lines[0]
+
+
+async def test_a_second_broker_on_the_directory_is_refused_and_the_first_lives_on(
+    start_broker: StartBroker, connect_to: Connect, data_dir: Path
+) -> None:
+    client = await connect_to(await start_broker())
+    with pytest.raises(ExceptionGroup) as refused:
+        async with running_broker(data_dir):
+            pass
+    assert refused.group_contains(UserError, match="in use by another broker")
+    await client.create_topic("t")
+    assert (await client.produce("t", make_batch())).error_code == 0
+
+
+async def test_a_stop_answers_what_was_read_and_does_not_wait_for_idle_clients(
+    start_broker: StartBroker, connect_to: Connect
+) -> None:
+    broker = await start_broker()
+    idle, waiting = await connect_to(broker), await connect_to(broker)
+    await idle.create_topic("t")
+    answers: list[object] = []
+
+    async def fetch() -> None:
+        answers.append(await waiting.fetch("t", 0, max_wait_ms=25_000))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await broker.stop()
+    assert len(answers) == 1
+    assert await idle.wait_closed() == b""
+
+
+# A disk that is really full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Eight megabytes."""
+    where = tmp_path / "small"
+    where.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(where)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs root and tmpfs")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+async def test_a_disk_without_room_refuses_produce_until_there_is_some(small_disk: Path) -> None:
+    data_dir = small_disk / "data"
+    ballast = small_disk / "ballast"
+    values: list[bytes] = []
+    async with child_broker(data_dir, "--set=log.flush.offset.checkpoint.interval.ms=100") as child:
+        async with connect(child.port) as client:
+            await client.create_topic("t", segment_bytes="1048576")
+            await client.create_topic("other")
+            await client.produce("other", make_batch(b"v"))
+
+            async def produce() -> int:
+                value = b"%d" % len(values)
+                answer = await client.produce("t", make_batch(value.ljust(100_000, b".")))
+                if not answer.error_code:
+                    assert answer.base_offset == len(values)
+                    values.append(value)
+                return int(answer.error_code)
+
+            for _ in range(5):
+                assert await produce() == 0
+            size = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize
+            ballast.write_bytes(bytes(max(size - 1_500_000, 0)))
+            with trio.fail_after(30):
+                while (code := await produce()) == 0:
+                    pass
+            assert code == ErrorCode.KAFKA_STORAGE_ERROR
+            for _ in range(5):
+                assert await produce() == ErrorCode.KAFKA_STORAGE_ERROR
+                assert [record.value for record in await client.read_all("other")] == [b"v"]
+            assert len(await client.read_all("t")) == len(values)
+            await client.try_create_topic("while-full")
+            ballast.unlink()
+            with trio.fail_after(20):
+                while await produce() != 0:
+                    await client.expect_service()
+            assert [(record.value or b"").rstrip(b".") for record in await client.read_all("t")] == values
+        assert await child.terminate() == 0
+        assert "Traceback" not in child.stderr
+    async with child_broker(data_dir) as child, connect(child.port) as client:
+        assert [(record.value or b"").rstrip(b".") for record in await client.read_all("t")] == values

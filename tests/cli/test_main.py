@@ -1,0 +1,116 @@
+"""The command line as a whole: help at once, one line for what went wrong, and the right exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+
+import pytest
+
+from kbroker.cli.main import COMMANDS, main
+from kbroker.errors import UserError
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, stdout and stderr of a call."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        out, err = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+    return call
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help_names_every_command(run: Run, arguments: tuple[str, ...]) -> None:
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    assert all(f"  {name} " in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_that_begins_as_the_list_says(run: Run, name: str) -> None:
+    code, out, _ = run(name, "--help")
+    assert code == 0
+    assert out.startswith(f"Usage: kbroker {name}")
+    first_words = COMMANDS[name].rstrip(".")
+    assert first_words in out
+
+
+def test_version_is_the_installed_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: {"kbroker": "1.2.3"}[name])
+    assert run("--version") == run("version") == (0, "kbroker 1.2.3\n", "")
+
+
+def test_sources_that_are_not_installed_say_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    code, out, _ = run("version")
+    assert code == 0
+    assert "not installed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("sreve",), "No such command 'sreve'"),
+        (("--no-such-option",), "--no-such-option"),
+        (("serve", "--no-such-option"), "--no-such-option"),
+        (("serve", "surplus"), "surplus"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_code_2(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("kbroker: ")
+    assert words in err
+    assert "--help" in err
+
+
+def test_a_failure_is_one_line_and_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise UserError("the sky is down: hold it up")
+
+    from kbroker.cli import version
+
+    monkeypatch.setattr(version.command, "callback", fail)
+    assert run("version") == (1, "", "kbroker: the sky is down: hold it up\n")
+
+
+def test_an_interrupt_is_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    from kbroker.cli import version
+
+    monkeypatch.setattr(version.command, "callback", interrupt)
+    assert run("version")[0] == 130
+
+
+def test_help_imports_neither_trio_nor_construct() -> None:
+    """What makes `kbroker --help` quick."""
+    script = (
+        "import sys\n"
+        "from kbroker.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('trio', 'construct', 'kazoo', 'rich', 'sqlite3') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    result = subprocess.run([sys.executable, "-m", "kbroker", "--help"], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("Usage: kbroker ")

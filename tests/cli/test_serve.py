@@ -1,0 +1,289 @@
+"""`kbroker serve`: how options, file and settings become one configuration, and what a person is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from kbroker.cli.main import main
+from kbroker.config import BrokerConfig
+from kbroker.errors import UserError
+from kbroker.server import broker
+
+
+class Started:
+    """Stands in for the broker: notes what it was given, says that it is ready, and ends as the test wants."""
+
+    def __init__(self) -> None:
+        self.config: BrokerConfig = BrokerConfig.from_properties({})
+        self.data_dir: str | None = None
+        self.topics: Sequence[tuple[str, int]] = ()
+        self.addresses = [("127.0.0.1", 9092)]
+        self.until: Callable[[trio.Event], Any] | None = None
+        self.failure: BaseException | None = None
+
+    async def run_broker(
+        self,
+        config: BrokerConfig,
+        *,
+        data_dir: str | None,
+        topics: Sequence[tuple[str, int]],
+        on_ready: Callable[[list[tuple[str, int]]], None],
+        stop: trio.Event,
+    ) -> None:
+        self.config, self.data_dir, self.topics = config, data_dir, topics
+        if self.failure is not None:
+            raise self.failure
+        on_ready(self.addresses)
+        if self.until is not None:
+            await self.until(stop)
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [str(each) for each in self.config.endpoints]
+
+    @property
+    def advertised(self) -> list[str]:
+        return [str(each) for each in self.config.advertised_endpoints]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    stand_in = Started()
+    monkeypatch.setattr(broker, "run_broker", stand_in.run_broker)
+    return stand_in
+
+
+Serve = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def serve(started: Started, capsys: pytest.CaptureFixture[str]) -> Serve:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", *arguments])
+        out, err = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+    return call
+
+
+def test_without_options_it_listens_on_this_machine_only(serve: Serve, started: Started) -> None:
+    assert serve() == (0, "kbroker is ready on 127.0.0.1:9092\n", "")
+    assert started.endpoints == ["PLAINTEXT://127.0.0.1:9092"]
+    assert (started.data_dir, list(started.topics)) == (None, [])
+
+
+def test_every_address_is_told_ipv6_in_brackets(serve: Serve, started: Started) -> None:
+    started.addresses = [("127.0.0.1", 1234), ("::1", 5678)]
+    assert serve()[1] == "kbroker is ready on 127.0.0.1:1234\nkbroker is ready on [::1]:5678\n"
+
+
+@pytest.mark.parametrize(
+    ("listen", "endpoint"),
+    [
+        ("127.0.0.1:0", "PLAINTEXT://127.0.0.1:0"),
+        ("localhost:9", "PLAINTEXT://localhost:9"),
+        ("[::1]:9092", "PLAINTEXT://[::1]:9092"),
+    ],
+)
+def test_listen_takes_names_addresses_and_port_0(serve: Serve, started: Started, listen: str, endpoint: str) -> None:
+    assert serve("--listen", listen)[0] == 0
+    assert started.endpoints == started.advertised == [endpoint]
+
+
+@pytest.mark.parametrize("listen", ["9092", "localhost", "localhost:x", "localhost:65536", "::1:9092", "localhost:-1"])
+def test_an_odd_address_is_a_wrong_call(serve: Serve, listen: str) -> None:
+    for option in ("--listen", "--advertise"):
+        code, _, err = serve(option, listen)
+        assert code == 2
+        assert listen in err
+        assert err.count("\n") == 1
+
+
+def test_an_ipv6_address_without_brackets_is_explained(serve: Serve) -> None:
+    assert "write an IPv6 address as [::1]:9092" in serve("--listen", "::1:9092")[2]
+
+
+def test_advertise_is_what_clients_are_told(serve: Serve, started: Started) -> None:
+    assert serve("--listen", "0.0.0.0:9092", "--advertise", "kafka.example:19092")[0] == 0
+    assert started.endpoints == ["PLAINTEXT://0.0.0.0:9092"]
+    assert started.advertised == ["PLAINTEXT://kafka.example:19092"]
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9092", "[::]:9092"])
+def test_all_interfaces_cannot_be_told_to_clients(serve: Serve, listen: str) -> None:
+    code, out, err = serve("--listen", listen)
+    assert (code, out) == (1, "")
+    assert "--advertise HOST:PORT" in err
+    assert err.count("\n") == 1
+
+
+def test_advertise_takes_the_name_of_the_one_listener(serve: Serve, started: Started) -> None:
+    serve(
+        *("--set", "listeners=CLIENTS://127.0.0.1:1,CONTROLLER://127.0.0.1:2"),
+        *("--set", "listener.security.protocol.map=CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT"),
+        *("--set", "controller.listener.names=CONTROLLER"),
+        *("--advertise", "kafka.example:3"),
+    )
+    assert started.advertised == ["CLIENTS://kafka.example:3"]
+
+
+def test_advertise_is_refused_for_several_listeners(serve: Serve) -> None:
+    listeners = "listeners=PLAINTEXT://127.0.0.1:1,SSL://127.0.0.1:2"
+    code, _, err = serve("--set", listeners, "--advertise", "kafka.example:3")
+    assert code == 2
+    assert "advertised.listeners" in err
+
+
+def test_settings_win_over_the_file_and_options_over_both(serve: Serve, started: Started, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "# a broker\nnum.partitions=3\nmessage.max.bytes = 2000000\n"
+        "listeners=PLAINTEXT://127.0.0.1:1\nadvertised.listeners=PLAINTEXT://old.example:1\n"
+    )
+    assert serve("--config", str(file), "--set", "num.partitions=5")[0] == 0
+    assert (started.config.num_partitions, started.config.message_max_bytes) == (5, 2_000_000)
+    assert started.endpoints == ["PLAINTEXT://127.0.0.1:1"]
+    assert started.advertised == ["PLAINTEXT://old.example:1"]
+    serve("--config", str(file), "--listen", "127.0.0.1:2")
+    assert started.endpoints == started.advertised == ["PLAINTEXT://127.0.0.1:2"]
+
+
+def test_several_named_listeners_come_by_settings(serve: Serve, started: Started) -> None:
+    code, _, _ = serve(
+        *("--set", "listeners=INSIDE://127.0.0.1:1,OUTSIDE://127.0.0.1:2"),
+        *("--set", "advertised.listeners=INSIDE://127.0.0.1:1,OUTSIDE://kafka.example:2"),
+        *("--set", "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"),
+    )
+    assert code == 0
+    assert started.advertised == ["INSIDE://127.0.0.1:1", "OUTSIDE://kafka.example:2"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--listen", "127.0.0.1:1", "--set", "listeners=PLAINTEXT://127.0.0.1:2"),
+        ("--advertise", "a:1", "--set", "advertised.listeners=PLAINTEXT://b:2"),
+        ("--data-dir", "here", "--set", "log.dirs=there"),
+    ],
+)
+def test_what_contradicts_itself_is_a_wrong_call(serve: Serve, arguments: tuple[str, ...]) -> None:
+    code, _, err = serve(*arguments)
+    assert code == 2
+    assert arguments[0] in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["num.partitions", "=3", ""])
+def test_a_setting_without_name_or_value_is_a_wrong_call(serve: Serve, text: str) -> None:
+    assert serve("--set", text)[0] == 2
+
+
+def test_a_wrong_value_is_told_in_one_line(serve: Serve) -> None:
+    code, _, err = serve("--set", "num.partitions=many")
+    assert code == 1
+    assert err == "kbroker: num.partitions=many is not a whole number of 32 bits\n"
+
+
+def test_an_unknown_property_gets_a_warning_with_the_nearest_name(serve: Serve) -> None:
+    code, _, err = serve("--set", "num.partition=3")
+    assert code == 0
+    assert err == "kbroker: warning: num.partition is not a known config; did you mean num.partitions?\n"
+
+
+def test_a_file_that_is_not_there_or_not_text_is_told(serve: Serve, tmp_path: Path) -> None:
+    code, _, err = serve("--config", str(tmp_path / "absent"))
+    assert code == 2
+    assert err.count("\n") == 1
+    file = tmp_path / "binary"
+    file.write_bytes(b"\xff\xfe\x00")
+    code, _, err = serve("--config", str(file))
+    assert code == 1
+    assert "UTF-8" in err
+
+
+def test_topics_have_a_count_or_the_default(serve: Serve, started: Started, tmp_path: Path) -> None:
+    serve("--topic", "orders:3", "--topic", "events", "--data-dir", str(tmp_path))
+    assert list(started.topics) == [("orders", 3), ("events", -1)]
+    assert started.data_dir == str(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["orders:0", "orders:x", "orders:", "a/b:1", ":1", ""])
+def test_an_odd_topic_is_a_wrong_call(serve: Serve, text: str) -> None:
+    code, _, err = serve("--topic", text)
+    assert code == 2
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["", "192.0.2.1", "[2001:db8::1]", "kafka.example"])
+def test_a_listener_for_other_machines_without_authentication_gets_a_warning(serve: Serve, host: str) -> None:
+    code, _, err = serve("--listen", f"{host}:9092")
+    assert code == 0
+    assert err.count("\n") == 1
+    assert err.startswith(f"kbroker: warning: PLAINTEXT://{host}:9092 ")
+    assert "nobody is authenticated" in err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.53", "[::1]", "localhost"])
+def test_a_listener_for_this_machine_gets_no_warning(serve: Serve, host: str) -> None:
+    assert serve("--listen", f"{host}:9092")[2] == ""
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        UserError("the directory is in use"),
+        ExceptionGroup("a nursery", [ExceptionGroup("another", [UserError("the directory is in use")])]),
+    ],
+)
+def test_a_refused_start_is_one_line_and_code_1(serve: Serve, started: Started, failure: Exception) -> None:
+    started.failure = failure
+    assert serve() == (1, "", "kbroker: the directory is in use\n")
+
+
+def test_our_own_bugs_keep_their_traceback(started: Started) -> None:
+    started.failure = ZeroDivisionError("oops")
+    with pytest.raises(ExceptionGroup):
+        main(["serve"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_asks_the_broker_to_stop(serve: Serve, started: Started, number: signal.Signals) -> None:
+    was_asked = False
+
+    async def until(stop: trio.Event) -> None:
+        nonlocal was_asked
+        os.kill(os.getpid(), number)
+        await stop.wait()
+        was_asked = True
+
+    started.until = until
+    assert serve()[0] == 0
+    assert was_asked
+
+
+def test_after_the_first_ctrl_c_the_next_one_is_left_to_the_system(serve: Serve, started: Started) -> None:
+    handlers = []
+
+    async def until(stop: trio.Event) -> None:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        handlers.append(signal.getsignal(signal.SIGINT))
+
+    started.until = until
+    before = signal.getsignal(signal.SIGINT)
+    serve()
+    assert handlers[0] not in (before, signal.SIG_DFL)
+    assert handlers[1] == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is before
