@@ -32,63 +32,6 @@ __all__ = [
     "validate_topic_configs",
 ]
 
-T = TypeVar("T")
-Check = Callable[[Any], str | None]
-"""Takes a typed value and says what is wrong with it, or None."""
-
-MAX_INT: Final = 2**31 - 1
-MAX_LONG: Final = 2**63 - 1
-DAY_MS: Final = 86_400_000
-MB: Final = 1 << 20
-
-
-class ConfigType(IntEnum):
-    """The numbers are DescribeConfigs' own."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from; the numbers are DescribeConfigs' own."""
-
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-
-
-class ConfigSynonym(NamedTuple):
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-class ConfigEntry(NamedTuple):
-    """One config as DescribeConfigs and CreateTopics tell it."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-    type: ConfigType
-    synonyms: tuple[ConfigSynonym, ...]
-    documentation: str
-    is_sensitive: bool = False
-    is_read_only: bool = False
-
-    @property
-    def is_default(self) -> bool:
-        return self.source is not ConfigSource.DYNAMIC_TOPIC_CONFIG
-
-
 class Endpoint(NamedTuple):
     """A named listener; port 0 stands for whatever port the system gives, an empty host for every interface."""
 
@@ -100,146 +43,6 @@ class Endpoint(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
-
-
-class Fallback(NamedTuple):
-    """A broker config that stands in for a topic config, and what its unit is worth in the topic config's unit."""
-
-    name: str
-    factor: int = 1
-
-
-class ConfigKey(Generic[T]):
-    """One line of a table. On an instance of the table the attribute is the typed value, on the class it is this key.
-
-    The property's name is the attribute's with dots for underscores: no name of Kafka's has an underscore of its own.
-    `__get__` alone makes it a non-data descriptor: values live in the instance's own dict and are found first.
-    """
-
-    __slots__ = ("attribute", "check", "default", "documentation", "fallbacks", "name", "parser", "type")
-
-    def __init__(
-        self,
-        kind: ConfigType,
-        default: T,
-        check: Check | None,
-        documentation: str,
-        fallbacks: tuple[Fallback, ...] = (),
-        parser: Callable[[str], object] | None = None,
-    ) -> None:
-        self.name = ""
-        self.type = kind
-        self.default = default
-        self.check = check
-        self.documentation = documentation
-        self.fallbacks = fallbacks
-        self.parser = parser or _PARSERS[kind]
-        self.attribute = ""
-
-    def __set_name__(self, owner: type, attribute: str) -> None:
-        self.attribute = attribute
-        self.name = attribute.replace("_", ".")
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> ConfigKey[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: object | None, owner: type) -> ConfigKey[T] | T:
-        return self if instance is None else self.default
-
-    @property
-    def default_text(self) -> str | None:
-        """The default as Kafka shows it; a text that is absent is no empty text."""
-        is_absent = self.type is ConfigType.STRING and not self.default
-        return None if is_absent else format_value(self.default)
-
-    def parse(self, text: str) -> T:
-        """The typed value; ValueError says in one line what is wrong."""
-        try:
-            value = self.parser(text.strip())
-        except ValueError:
-            raise ValueError(f"{self.name}={text} is not {_KINDS[self.type]}") from None
-        problem = self.check(value) if self.check is not None else None
-        if problem is not None:
-            raise ValueError(f"{self.name}={text} {problem}")
-        return cast(T, value)
-
-
-def _boolean(text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in ("true", "false"):
-        raise ValueError
-    return lowered == "true"
-
-
-def _integer(bits: int) -> Callable[[str], int]:
-    limit = 1 << (bits - 1)
-
-    def parse(text: str) -> int:
-        # int() also takes 1_000 and digits of other scripts, which Kafka refuses.
-        digits = text[1:] if text[:1] in ("-", "+") else text
-        if not (digits.isascii() and digits.isdigit()):
-            raise ValueError
-        value = int(text)
-        if not -limit <= value < limit:
-            raise ValueError
-        return value
-
-    return parse
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(item.strip() for item in text.split(",")) if text else ()
-
-
-_PARSERS: Final[Mapping[ConfigType, Callable[[str], object]]] = {
-    ConfigType.BOOLEAN: _boolean,
-    ConfigType.STRING: str,
-    ConfigType.INT: _integer(32),
-    ConfigType.SHORT: _integer(16),
-    ConfigType.LONG: _integer(64),
-    ConfigType.DOUBLE: float,
-    ConfigType.LIST: _list,
-    ConfigType.CLASS: str,
-    ConfigType.PASSWORD: str,
-}
-
-_KINDS: Final = {
-    ConfigType.BOOLEAN: "true or false",
-    ConfigType.INT: "a whole number of 32 bits",
-    ConfigType.SHORT: "a whole number of 16 bits",
-    ConfigType.LONG: "a whole number of 64 bits",
-    ConfigType.DOUBLE: "a number",
-}
-
-
-def format_value(value: object) -> str | None:
-    """The text that Kafka shows for a typed value."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value)
-
-
-def at_least(least: float) -> Check:
-    return lambda value: None if value is None or value >= least else f"must be at least {least}"
-
-
-def between(least: float, most: float) -> Check:
-    return lambda value: None if least <= value <= most else f"must be between {least} and {most}"
-
-
-def one_of(*choices: str) -> Check:
-    return lambda value: None if value in choices else f"must be one of {', '.join(choices)}"
-
-
-def some_of(*choices: str) -> Check:
-    """A list that is not empty and holds nothing else."""
-    problem = f"must list one or more of {', '.join(choices)}"
-    return lambda value: None if value and all(item in choices for item in value) else problem
 
 
 def _gzip_level(value: int) -> str | None:
@@ -256,215 +59,145 @@ def _throttled_replicas(value: tuple[str, ...]) -> str | None:
     return "must be * or a list of partition:broker"
 
 
-def _flag(default: bool, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[bool]:
-    return ConfigKey(ConfigType.BOOLEAN, default, None, documentation, _fallbacks(fallbacks))
-
-
-def _short(default: int, check: Check | None, documentation: str) -> ConfigKey[int]:
-    return ConfigKey(ConfigType.SHORT, default, check, documentation)
-
-
-def _int(default: int, check: Check | None, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[int]:
-    return ConfigKey(ConfigType.INT, default, check, documentation, _fallbacks(fallbacks))
-
-
-def _long(default: int, check: Check | None, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[int]:
-    return ConfigKey(ConfigType.LONG, default, check, documentation, _fallbacks(fallbacks))
-
-
-def _double(default: float, check: Check | None, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[float]:
-    return ConfigKey(ConfigType.DOUBLE, default, check, documentation, _fallbacks(fallbacks))
-
-
-def _string(default: str, check: Check | None, documentation: str, *fallbacks: str | Fallback) -> ConfigKey[str]:
-    return ConfigKey(ConfigType.STRING, default, check, documentation, _fallbacks(fallbacks))
-
-
-def _strings(
-    default: tuple[str, ...], check: Check | None, documentation: str, *fallbacks: str | Fallback
-) -> ConfigKey[tuple[str, ...]]:
-    return ConfigKey(ConfigType.LIST, default, check, documentation, _fallbacks(fallbacks))
-
-
-def _texts(default: tuple[str, ...], documentation: str) -> ConfigKey[tuple[str, ...]]:
-    """A list that Kafka declares as one text."""
-    return ConfigKey(ConfigType.STRING, default, None, documentation, parser=_list)
-
-
-def _optional_int(check: Check | None, documentation: str) -> ConfigKey[int | None]:
-    return ConfigKey(ConfigType.INT, None, check, documentation)
-
-
-def _optional_long(check: Check | None, documentation: str) -> ConfigKey[int | None]:
-    return ConfigKey(ConfigType.LONG, None, check, documentation)
-
-
-def _optional_string(documentation: str) -> ConfigKey[str | None]:
-    return ConfigKey(ConfigType.STRING, None, None, documentation)
-
-
-def _fallbacks(given: tuple[str | Fallback, ...]) -> tuple[Fallback, ...]:
-    return tuple(each if isinstance(each, Fallback) else Fallback(each) for each in given)
-
-
-class _Table:
-    """Typed values of one table; they do not change once made."""
-
-    def __init__(self, values: Mapping[str, object], texts: Mapping[str, str]) -> None:
-        for key in _keys_of(type(self)):
-            self.__dict__[key.attribute] = values.get(key.name, key.default)
-        self.__dict__["texts"] = MappingProxyType(dict(texts))
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a {type(self).__name__} does not change: {name}")
-
-    def value_of(self, name: str) -> object:
-        return self.__dict__[name.replace(".", "_")]
-
-
-def _keys_of(table: type) -> Iterable[ConfigKey[Any]]:
-    return [key for key in vars(table).values() if isinstance(key, ConfigKey)]
-
-
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 
-class TopicConfig(_Table):
+class TopicConfig(ConfigTable):
     """The effective configs of a topic: its own, else the broker's, else the default."""
 
     texts: Mapping[str, str]
     """The topic's own overrides, as they were given."""
 
-    cleanup_policy = _strings(
+    cleanup_policy = text_list(
         ("delete",),
         some_of("compact", "delete"),
         "What happens to old segments: they are deleted by time and size, compacted by key, or both.",
         "log.cleanup.policy",
     )
-    compression_gzip_level = _int(
+    compression_gzip_level = int32(
         -1,
         _gzip_level,
         "Level used when compression.type is gzip; -1 is the library's own choice.",
         "compression.gzip.level",
     )
-    compression_lz4_level = _int(9, between(1, 17), "Level used when compression.type is lz4.", "compression.lz4.level")
-    compression_type = _string(
+    compression_lz4_level = int32(9, between(1, 17), "Level used when compression.type is lz4.", "compression.lz4.level")
+    compression_type = text(
         "producer",
         one_of(*_CODECS),
         "Codec of the stored batches; producer keeps each batch as it was sent.",
         "compression.type",
     )
-    compression_zstd_level = _int(
+    compression_zstd_level = int32(
         3, between(-131072, 22), "Level used when compression.type is zstd.", "compression.zstd.level"
     )
-    delete_retention_ms = _long(
+    delete_retention_ms = int64(
         DAY_MS,
         at_least(0),
         "How long a tombstone survives compaction, so that slow readers still see the delete.",
         "log.cleaner.delete.retention.ms",
     )
-    file_delete_delay_ms = _long(
+    file_delete_delay_ms = int64(
         60_000,
         at_least(0),
         "How long a deleted segment's file stays before it leaves the disk.",
         "log.segment.delete.delay.ms",
     )
-    flush_messages = _long(
+    flush_messages = int64(
         MAX_LONG,
         at_least(1),
         "Records that may be in the page cache alone before an fsync is forced; 1 syncs before each acknowledgement.",
         "log.flush.interval.messages",
     )
-    flush_ms = _long(
+    flush_ms = int64(
         MAX_LONG,
         at_least(0),
         "Time that records may be in the page cache alone before an fsync is forced.",
         "log.flush.interval.ms",
         "log.flush.scheduler.interval.ms",
     )
-    follower_replication_throttled_replicas = _strings(
+    follower_replication_throttled_replicas = text_list(
         (),
         _throttled_replicas,
         "Replicas whose replication is slowed on the follower's side: partition:broker, or * for all.",
     )
-    index_interval_bytes = _int(
+    index_interval_bytes = int32(
         4096, at_least(0), "Bytes of log between two entries of the offset index.", "log.index.interval.bytes"
     )
-    leader_replication_throttled_replicas = _strings(
+    leader_replication_throttled_replicas = text_list(
         (),
         _throttled_replicas,
         "Replicas whose replication is slowed on the leader's side: partition:broker, or * for all.",
     )
-    local_retention_bytes = _long(
+    local_retention_bytes = int64(
         -2,
         at_least(-2),
         "Bytes kept on local disk with tiered storage; -2 follows retention.bytes.",
         "log.local.retention.bytes",
     )
-    local_retention_ms = _long(
+    local_retention_ms = int64(
         -2,
         at_least(-2),
         "Time kept on local disk with tiered storage; -2 follows retention.ms.",
         "log.local.retention.ms",
     )
-    max_compaction_lag_ms = _long(
+    max_compaction_lag_ms = int64(
         MAX_LONG,
         at_least(1),
         "Longest time that a record stays out of compaction's reach.",
         "log.cleaner.max.compaction.lag.ms",
     )
-    max_message_bytes = _int(
+    max_message_bytes = int32(
         MB + 12,
         at_least(0),
         "Largest batch that a producer may send, as it arrives (after compression).",
         "message.max.bytes",
     )
-    message_downconversion_enable = _flag(
+    message_downconversion_enable = flag(
         True,
         "Whether batches are converted for consumers that know only older formats.",
         "log.message.downconversion.enable",
     )
-    message_timestamp_after_max_ms = _long(
+    message_timestamp_after_max_ms = int64(
         3_600_000,
         at_least(0),
         "How far a record's timestamp may lie ahead of the broker's clock; unused with LogAppendTime.",
         "log.message.timestamp.after.max.ms",
     )
-    message_timestamp_before_max_ms = _long(
+    message_timestamp_before_max_ms = int64(
         MAX_LONG,
         at_least(0),
         "How far a record's timestamp may lie behind the broker's clock; unused with LogAppendTime.",
         "log.message.timestamp.before.max.ms",
     )
-    message_timestamp_type = _string(
+    message_timestamp_type = text(
         "CreateTime",
         one_of(*_TIMESTAMP_TYPES),
         "Whether a record carries its producer's time or the time of the append.",
         "log.message.timestamp.type",
     )
-    min_cleanable_dirty_ratio = _double(
+    min_cleanable_dirty_ratio = double(
         0.5,
         between(0, 1),
         "Share of the log that must be uncompacted before compaction begins.",
         "log.cleaner.min.cleanable.ratio",
     )
-    min_compaction_lag_ms = _long(
+    min_compaction_lag_ms = int64(
         0, at_least(0), "Time for which a record is safe from compaction.", "log.cleaner.min.compaction.lag.ms"
     )
-    min_insync_replicas = _int(
+    min_insync_replicas = int32(
         1, at_least(1), "Replicas that must be in sync before acks=all is accepted.", "min.insync.replicas"
     )
-    preallocate = _flag(False, "Whether a new segment's file gets its full size at once.", "log.preallocate")
-    remote_log_copy_disable = _flag(False, "Whether tiered storage stops copying this topic's segments.")
-    remote_log_delete_on_disable = _flag(
+    preallocate = flag(False, "Whether a new segment's file gets its full size at once.", "log.preallocate")
+    remote_log_copy_disable = flag(False, "Whether tiered storage stops copying this topic's segments.")
+    remote_log_delete_on_disable = flag(
         False, "Whether tiered data is deleted when tiered storage is turned off for the topic."
     )
-    remote_storage_enable = _flag(False, "Tiered storage; not offered here, so true is refused.")
-    retention_bytes = _long(
+    remote_storage_enable = flag(False, "Tiered storage; not offered here, so true is refused.")
+    retention_bytes = int64(
         -1, None, "Size of a partition above which its oldest segments go; -1 is without limit.", "log.retention.bytes"
     )
-    retention_ms = _long(
+    retention_ms = int64(
         7 * DAY_MS,
         at_least(-1),
         "Age above which a segment goes; -1 is without limit.",
@@ -472,37 +205,37 @@ class TopicConfig(_Table):
         Fallback("log.retention.minutes", 60_000),
         Fallback("log.retention.hours", 3_600_000),
     )
-    segment_bytes = _int(
+    segment_bytes = int32(
         1024 * MB, at_least(14), "Size at which a segment's file is closed and a new one begun.", "log.segment.bytes"
     )
-    segment_index_bytes = _int(
+    segment_index_bytes = int32(
         10 * MB,
         at_least(4),
         "Largest size of an index file; a full index begins a new segment.",
         "log.index.size.max.bytes",
     )
-    segment_jitter_ms = _long(
+    segment_jitter_ms = int64(
         0,
         at_least(0),
         "Random share taken off segment.ms, so that segments do not all roll at once.",
         "log.roll.jitter.ms",
         Fallback("log.roll.jitter.hours", 3_600_000),
     )
-    segment_ms = _long(
+    segment_ms = int64(
         7 * DAY_MS,
         at_least(1),
         "Age at which a segment is closed even if it is not full.",
         "log.roll.ms",
         Fallback("log.roll.hours", 3_600_000),
     )
-    unclean_leader_election_enable = _flag(
+    unclean_leader_election_enable = flag(
         False,
         "Whether a replica out of sync may lead when no other is left, at the price of lost records.",
         "unclean.leader.election.enable",
     )
 
 
-class BrokerConfig(_Table):
+class BrokerConfig(ConfigTable):
     """The configs of a broker, as its properties give them."""
 
     texts: Mapping[str, str]
@@ -510,151 +243,151 @@ class BrokerConfig(_Table):
     warnings: tuple[str, ...]
     """A line for each property that has no meaning here."""
 
-    advertised_listeners = _texts(
+    advertised_listeners = joined_texts(
         (), "Addresses told to clients, one for each named listener; empty: those of listeners."
     )
-    auto_create_topics_enable = _flag(True, "Whether asking for the metadata of a topic that is not there creates it.")
-    broker_id = _int(-1, at_least(-1), "This broker's number in the cluster; -1 has one generated and kept.")
-    broker_rack = _optional_string("Where this broker stands, for spreading replicas and for reading nearby.")
-    compression_gzip_level = _int(-1, _gzip_level, "Broker's default for the topic config of the same name.")
-    compression_lz4_level = _int(9, between(1, 17), "Broker's default for the topic config of the same name.")
-    compression_type = _string("producer", one_of(*_CODECS), "Broker's default for the topic config of the same name.")
-    compression_zstd_level = _int(3, between(-131072, 22), "Broker's default for the topic config of the same name.")
-    connections_max_idle_ms = _long(
+    auto_create_topics_enable = flag(True, "Whether asking for the metadata of a topic that is not there creates it.")
+    broker_id = int32(-1, at_least(-1), "This broker's number in the cluster; -1 has one generated and kept.")
+    broker_rack = optional_text("Where this broker stands, for spreading replicas and for reading nearby.")
+    compression_gzip_level = int32(-1, _gzip_level, "Broker's default for the topic config of the same name.")
+    compression_lz4_level = int32(9, between(1, 17), "Broker's default for the topic config of the same name.")
+    compression_type = text("producer", one_of(*_CODECS), "Broker's default for the topic config of the same name.")
+    compression_zstd_level = int32(3, between(-131072, 22), "Broker's default for the topic config of the same name.")
+    connections_max_idle_ms = int64(
         600_000, None, "A connection on which nothing completes for so long is closed; negative: never."
     )
-    controller_listener_names = _texts((), "Listeners that belong to a KRaft controller; they are left out here.")
-    default_replication_factor = _int(1, at_least(1), "Replicas of a topic created without a count.")
-    delete_topic_enable = _flag(True, "Whether topics may be deleted.")
-    fetch_max_bytes = _int(55 * MB, at_least(1024), "Most bytes in one fetch response, whatever the client asks for.")
-    group_initial_rebalance_delay_ms = _int(
+    controller_listener_names = joined_texts((), "Listeners that belong to a KRaft controller; they are left out here.")
+    default_replication_factor = int32(1, at_least(1), "Replicas of a topic created without a count.")
+    delete_topic_enable = flag(True, "Whether topics may be deleted.")
+    fetch_max_bytes = int32(55 * MB, at_least(1024), "Most bytes in one fetch response, whatever the client asks for.")
+    group_initial_rebalance_delay_ms = int32(
         3_000, at_least(0), "How long a new group waits for more members before its first rebalance."
     )
-    group_max_session_timeout_ms = _int(1_800_000, None, "Longest session timeout that a member may ask for.")
-    group_max_size = _int(MAX_INT, at_least(1), "Most members of a group.")
-    group_min_session_timeout_ms = _int(6_000, None, "Shortest session timeout that a member may ask for.")
-    inter_broker_listener_name = _optional_string("The named listener that brokers use among themselves.")
-    listener_security_protocol_map = _texts(
+    group_max_session_timeout_ms = int32(1_800_000, None, "Longest session timeout that a member may ask for.")
+    group_max_size = int32(MAX_INT, at_least(1), "Most members of a group.")
+    group_min_session_timeout_ms = int32(6_000, None, "Shortest session timeout that a member may ask for.")
+    inter_broker_listener_name = optional_text("The named listener that brokers use among themselves.")
+    listener_security_protocol_map = joined_texts(
         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
         "What each named listener speaks, as NAME:PROTOCOL.",
     )
-    listeners = _texts(
+    listeners = joined_texts(
         ("PLAINTEXT://127.0.0.1:9092",),
         "Addresses to listen on, as NAME://HOST:PORT. By default this machine only, as nobody is authenticated.",
     )
-    log_cleaner_delete_retention_ms = _long(DAY_MS, at_least(0), "Broker's default for delete.retention.ms.")
-    log_cleaner_enable = _flag(True, "Whether compaction runs at all.")
-    log_cleaner_max_compaction_lag_ms = _long(MAX_LONG, at_least(1), "Broker's default for max.compaction.lag.ms.")
-    log_cleaner_min_cleanable_ratio = _double(0.5, between(0, 1), "Broker's default for min.cleanable.dirty.ratio.")
-    log_cleaner_min_compaction_lag_ms = _long(0, at_least(0), "Broker's default for min.compaction.lag.ms.")
-    log_cleanup_policy = _strings(("delete",), some_of("compact", "delete"), "Broker's default for cleanup.policy.")
-    log_dir = _string("kbroker-data", None, "Directory of the data, if log.dirs does not name any.")
-    log_dirs = _texts((), "Directories of the data; empty: log.dir.")
-    log_flush_interval_messages = _long(MAX_LONG, at_least(1), "Broker's default for flush.messages.")
-    log_flush_interval_ms = _optional_long(
+    log_cleaner_delete_retention_ms = int64(DAY_MS, at_least(0), "Broker's default for delete.retention.ms.")
+    log_cleaner_enable = flag(True, "Whether compaction runs at all.")
+    log_cleaner_max_compaction_lag_ms = int64(MAX_LONG, at_least(1), "Broker's default for max.compaction.lag.ms.")
+    log_cleaner_min_cleanable_ratio = double(0.5, between(0, 1), "Broker's default for min.cleanable.dirty.ratio.")
+    log_cleaner_min_compaction_lag_ms = int64(0, at_least(0), "Broker's default for min.compaction.lag.ms.")
+    log_cleanup_policy = text_list(("delete",), some_of("compact", "delete"), "Broker's default for cleanup.policy.")
+    log_dir = text("kbroker-data", None, "Directory of the data, if log.dirs does not name any.")
+    log_dirs = joined_texts((), "Directories of the data; empty: log.dir.")
+    log_flush_interval_messages = int64(MAX_LONG, at_least(1), "Broker's default for flush.messages.")
+    log_flush_interval_ms = optional_int64(
         None, "Broker's default for flush.ms; unset: log.flush.scheduler.interval.ms."
     )
-    log_flush_offset_checkpoint_interval_ms = _int(
+    log_flush_offset_checkpoint_interval_ms = int32(
         60_000, at_least(0), "How often the recovery points are written down."
     )
-    log_flush_scheduler_interval_ms = _long(
+    log_flush_scheduler_interval_ms = int64(
         MAX_LONG, None, "How often the logs are looked over for one that is due for an fsync."
     )
-    log_flush_start_offset_checkpoint_interval_ms = _int(
+    log_flush_start_offset_checkpoint_interval_ms = int32(
         60_000, at_least(0), "How often the log start offsets are written down."
     )
-    log_index_interval_bytes = _int(4096, at_least(0), "Broker's default for index.interval.bytes.")
-    log_index_size_max_bytes = _int(10 * MB, at_least(4), "Broker's default for segment.index.bytes.")
-    log_initial_task_delay_ms = _long(
+    log_index_interval_bytes = int32(4096, at_least(0), "Broker's default for index.interval.bytes.")
+    log_index_size_max_bytes = int32(10 * MB, at_least(4), "Broker's default for segment.index.bytes.")
+    log_initial_task_delay_ms = int64(
         30_000, at_least(0), "How long after start the first look at retention, flushing and checkpoints happens."
     )
-    log_local_retention_bytes = _long(-2, at_least(-2), "Broker's default for local.retention.bytes.")
-    log_local_retention_ms = _long(-2, at_least(-2), "Broker's default for local.retention.ms.")
-    log_message_downconversion_enable = _flag(True, "Broker's default for message.downconversion.enable.")
-    log_message_timestamp_after_max_ms = _long(
+    log_local_retention_bytes = int64(-2, at_least(-2), "Broker's default for local.retention.bytes.")
+    log_local_retention_ms = int64(-2, at_least(-2), "Broker's default for local.retention.ms.")
+    log_message_downconversion_enable = flag(True, "Broker's default for message.downconversion.enable.")
+    log_message_timestamp_after_max_ms = int64(
         3_600_000, at_least(0), "Broker's default for message.timestamp.after.max.ms."
     )
-    log_message_timestamp_before_max_ms = _long(
+    log_message_timestamp_before_max_ms = int64(
         MAX_LONG, at_least(0), "Broker's default for message.timestamp.before.max.ms."
     )
-    log_message_timestamp_type = _string(
+    log_message_timestamp_type = text(
         "CreateTime", one_of(*_TIMESTAMP_TYPES), "Broker's default for message.timestamp.type."
     )
-    log_preallocate = _flag(False, "Broker's default for preallocate.")
-    log_retention_bytes = _long(-1, None, "Broker's default for retention.bytes.")
-    log_retention_check_interval_ms = _long(300_000, at_least(1), "How often retention looks for segments to delete.")
-    log_retention_hours = _int(
+    log_preallocate = flag(False, "Broker's default for preallocate.")
+    log_retention_bytes = int64(-1, None, "Broker's default for retention.bytes.")
+    log_retention_check_interval_ms = int64(300_000, at_least(1), "How often retention looks for segments to delete.")
+    log_retention_hours = int32(
         168, None, "Broker's default for retention.ms, in hours; minutes and milliseconds win over it."
     )
-    log_retention_minutes = _optional_int(
+    log_retention_minutes = optional_int32(
         None, "Broker's default for retention.ms, in minutes; milliseconds win over it."
     )
-    log_retention_ms = _optional_long(None, "Broker's default for retention.ms.")
-    log_roll_hours = _int(168, at_least(1), "Broker's default for segment.ms, in hours; milliseconds win over it.")
-    log_roll_jitter_hours = _int(
+    log_retention_ms = optional_int64(None, "Broker's default for retention.ms.")
+    log_roll_hours = int32(168, at_least(1), "Broker's default for segment.ms, in hours; milliseconds win over it.")
+    log_roll_jitter_hours = int32(
         0, at_least(0), "Broker's default for segment.jitter.ms, in hours; milliseconds win over it."
     )
-    log_roll_jitter_ms = _optional_long(at_least(0), "Broker's default for segment.jitter.ms.")
-    log_roll_ms = _optional_long(at_least(1), "Broker's default for segment.ms.")
-    log_segment_bytes = _int(1024 * MB, at_least(14), "Broker's default for segment.bytes.")
-    log_segment_delete_delay_ms = _long(60_000, at_least(0), "Broker's default for file.delete.delay.ms.")
-    max_connections = _int(MAX_INT, at_least(0), "Most connections at one time, over all listeners.")
-    max_connections_per_ip = _int(MAX_INT, at_least(0), "Most connections at one time from one address.")
-    max_incremental_fetch_session_cache_slots = _int(1000, at_least(0), "Most fetch sessions that are remembered.")
-    message_max_bytes = _int(MB + 12, at_least(0), "Broker's default for max.message.bytes.")
-    min_insync_replicas = _int(1, at_least(1), "Broker's default for the topic config of the same name.")
-    num_partitions = _int(1, at_least(1), "Partitions of a topic created without a count.")
-    offset_metadata_max_bytes = _int(4096, None, "Largest note that a client may leave beside a committed offset.")
-    offsets_retention_check_interval_ms = _long(
+    log_roll_jitter_ms = optional_int64(at_least(0), "Broker's default for segment.jitter.ms.")
+    log_roll_ms = optional_int64(at_least(1), "Broker's default for segment.ms.")
+    log_segment_bytes = int32(1024 * MB, at_least(14), "Broker's default for segment.bytes.")
+    log_segment_delete_delay_ms = int64(60_000, at_least(0), "Broker's default for file.delete.delay.ms.")
+    max_connections = int32(MAX_INT, at_least(0), "Most connections at one time, over all listeners.")
+    max_connections_per_ip = int32(MAX_INT, at_least(0), "Most connections at one time from one address.")
+    max_incremental_fetch_session_cache_slots = int32(1000, at_least(0), "Most fetch sessions that are remembered.")
+    message_max_bytes = int32(MB + 12, at_least(0), "Broker's default for max.message.bytes.")
+    min_insync_replicas = int32(1, at_least(1), "Broker's default for the topic config of the same name.")
+    num_partitions = int32(1, at_least(1), "Partitions of a topic created without a count.")
+    offset_metadata_max_bytes = int32(4096, None, "Largest note that a client may leave beside a committed offset.")
+    offsets_retention_check_interval_ms = int64(
         600_000, at_least(1), "How often committed offsets are looked over for old ones."
     )
-    offsets_retention_minutes = _int(7 * 24 * 60, at_least(1), "How long the offsets of an empty group are kept.")
-    offsets_topic_num_partitions = _int(50, at_least(1), "Partitions of the topic that holds committed offsets.")
-    offsets_topic_replication_factor = _short(
+    offsets_retention_minutes = int32(7 * 24 * 60, at_least(1), "How long the offsets of an empty group are kept.")
+    offsets_topic_num_partitions = int32(50, at_least(1), "Partitions of the topic that holds committed offsets.")
+    offsets_topic_replication_factor = int16(
         3,
         at_least(1),
         "Replicas of the topic that holds committed offsets; never more than there are brokers in a cluster of one.",
     )
-    offsets_topic_segment_bytes = _int(100 * MB, at_least(1), "Segment size of the topic that holds committed offsets.")
-    producer_id_expiration_check_interval_ms = _int(600_000, at_least(1), "How often idle producer ids are looked for.")
-    producer_id_expiration_ms = _int(
+    offsets_topic_segment_bytes = int32(100 * MB, at_least(1), "Segment size of the topic that holds committed offsets.")
+    producer_id_expiration_check_interval_ms = int32(600_000, at_least(1), "How often idle producer ids are looked for.")
+    producer_id_expiration_ms = int32(
         DAY_MS, at_least(1), "How long a partition remembers a producer that sends nothing."
     )
-    queued_max_request_bytes = _long(
+    queued_max_request_bytes = int64(
         256 * MB,
         None,
         "Most bytes of requests in memory for all connections together; over it, reading stops.",
     )
-    reserved_broker_max_id = _int(1000, at_least(0), "Generated broker ids begin above this one.")
-    socket_listen_backlog_size = _int(50, at_least(1), "Connections that may wait to be accepted.")
-    socket_receive_buffer_bytes = _int(
+    reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids begin above this one.")
+    socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.")
+    socket_receive_buffer_bytes = int32(
         102_400, None, "The system's receive buffer of a connection; -1 leaves it to the system."
     )
-    socket_request_max_bytes = _int(100 * MB, at_least(1), "Largest request.")
-    socket_send_buffer_bytes = _int(
+    socket_request_max_bytes = int32(100 * MB, at_least(1), "Largest request.")
+    socket_send_buffer_bytes = int32(
         102_400, None, "The system's send buffer of a connection; -1 leaves it to the system."
     )
-    transaction_max_timeout_ms = _int(900_000, at_least(1), "Longest transaction timeout that a producer may ask for.")
-    transaction_state_log_min_isr = _int(2, at_least(1), "min.insync.replicas of the topic that holds transactions.")
-    transaction_state_log_num_partitions = _int(50, at_least(1), "Partitions of the topic that holds transactions.")
-    transaction_state_log_replication_factor = _short(
+    transaction_max_timeout_ms = int32(900_000, at_least(1), "Longest transaction timeout that a producer may ask for.")
+    transaction_state_log_min_isr = int32(2, at_least(1), "min.insync.replicas of the topic that holds transactions.")
+    transaction_state_log_num_partitions = int32(50, at_least(1), "Partitions of the topic that holds transactions.")
+    transaction_state_log_replication_factor = int16(
         3,
         at_least(1),
         "Replicas of the topic that holds transactions; never more than there are brokers in a cluster of one.",
     )
-    transaction_state_log_segment_bytes = _int(
+    transaction_state_log_segment_bytes = int32(
         100 * MB, at_least(1), "Segment size of the topic that holds transactions."
     )
-    transactional_id_expiration_ms = _int(7 * DAY_MS, at_least(1), "How long an idle transactional id is remembered.")
-    unclean_leader_election_enable = _flag(False, "Broker's default for the topic config of the same name.")
-    zookeeper_connect = _optional_string(
+    transactional_id_expiration_ms = int32(7 * DAY_MS, at_least(1), "How long an idle transactional id is remembered.")
+    unclean_leader_election_enable = flag(False, "Broker's default for the topic config of the same name.")
+    zookeeper_connect = optional_text(
         "HOST:PORT,HOST:PORT/PATH of a ZooKeeper; unset: a cluster of one, its metadata in the data directory."
     )
-    zookeeper_connection_timeout_ms = _optional_int(
+    zookeeper_connection_timeout_ms = optional_int32(
         at_least(1), "How long the first connection to ZooKeeper may take; unset: the session timeout."
     )
-    zookeeper_session_timeout_ms = _int(18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.")
-    kbroker_record_validation = _string(
+    zookeeper_session_timeout_ms = int32(18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.")
+    kbroker_record_validation = text(
         "header",
         one_of("header", "full"),
         "What of a batch is checked on arrival: its header and checksum, or every record as well.",
@@ -693,8 +426,8 @@ class BrokerConfig(_Table):
         return self.log_dirs or (self.log_dir,)
 
 
-TOPIC_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in _keys_of(TopicConfig)}
-BROKER_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in _keys_of(BrokerConfig)}
+TOPIC_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in keys_of(TopicConfig)}
+BROKER_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in keys_of(BrokerConfig)}
 
 _ALIASES: Final = {"node.id": "broker.id"}
 

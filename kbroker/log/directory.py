@@ -224,14 +224,32 @@ class DataDirectory:
     # Checkpoints
 
     def checkpoint_recovery_points(self) -> None:
-        self._recovery_points.update((key, log.recovery_point) for key, log in self.logs.items())
-        self._write(RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+        self.write_checkpoints([self._recovery_point_checkpoint()])
 
     def checkpoint_high_watermarks(self) -> None:
-        self._high_watermarks.update((key, log.high_watermark) for key, log in self.logs.items() if log.is_loaded)
-        self._write(REPLICATION_CHECKPOINT, self._high_watermarks)
+        self.write_checkpoints([self._high_watermark_checkpoint()])
 
     def checkpoint_log_starts(self) -> None:
+        self.write_checkpoints([self._log_start_checkpoint()])
+
+    def take_checkpoints(self) -> list[tuple[str, dict[TopicPartition, int]]]:
+        """All three as they are now; the caller has them written, in a thread."""
+        return [self._recovery_point_checkpoint(), self._high_watermark_checkpoint(), self._log_start_checkpoint()]
+
+    def write_checkpoints(self, checkpoints: Iterable[tuple[str, dict[TopicPartition, int]]]) -> None:
+        """Blocks on fsync. Not two at a time."""
+        for path, offsets in checkpoints:
+            write_offsets(self.files.filesystem, path, offsets)
+
+    def _recovery_point_checkpoint(self) -> tuple[str, dict[TopicPartition, int]]:
+        self._recovery_points.update((key, log.recovery_point) for key, log in self.logs.items())
+        return f"{self.path}/{RECOVERY_POINT_CHECKPOINT}", dict(self._recovery_points)
+
+    def _high_watermark_checkpoint(self) -> tuple[str, dict[TopicPartition, int]]:
+        self._high_watermarks.update((key, log.high_watermark) for key, log in self.logs.items() if log.is_loaded)
+        return f"{self.path}/{REPLICATION_CHECKPOINT}", dict(self._high_watermarks)
+
+    def _log_start_checkpoint(self) -> tuple[str, dict[TopicPartition, int]]:
         """Only where the start lies within a segment: otherwise the files tell it."""
         for key, log in self.logs.items():
             if log.is_loaded:
@@ -239,27 +257,23 @@ class DataDirectory:
                     self._log_starts[key] = log.log_start_offset
                 else:
                     self._log_starts.pop(key, None)
-        self._write(LOG_START_CHECKPOINT, self._log_starts)
-
-    def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        write_offsets(self.files.filesystem, f"{self.path}/{name}", offsets)
+        return f"{self.path}/{LOG_START_CHECKPOINT}", dict(self._log_starts)
 
     def close(self, now_ms: int) -> None:
         """A clean stop: everything on the disk, then the word that it is, then the lock."""
         filesystem = self.files.filesystem
         loaded = [log for log in self.logs.values() if log.is_loaded]
         unflushed = [log for log in loaded if log.recovery_point < log.log_end_offset]
-        offsets = [(log, log.log_end_offset) for log in unflushed]
-        is_few = len(unflushed) <= _FEW_LOGS
-        for log in unflushed if is_few else ():
+        for log in unflushed if len(unflushed) <= _FEW_LOGS else ():
             log.flush(now_ms)
         self.checkpoint_high_watermarks()
         self.checkpoint_log_starts()
+        end_offsets = [(log, log.log_end_offset) for log in loaded]
         for log in loaded:
             log.close()
-        if not is_few:
+        if any(log.recovery_point < end_offset for log, end_offset in end_offsets):
             filesystem.sync_all()
-            for log, end_offset in offsets:
+            for log, end_offset in end_offsets:
                 log.recovery_point = end_offset
         self.checkpoint_recovery_points()
         if self.was_clean or len(loaded) == len(self._found):

@@ -171,26 +171,26 @@ class Partition:
         else:
             self._advance(log.log_end_offset, log.appended_bytes)
 
+    def is_committed(self, last_offset: int) -> bool:
+        return self.log.high_watermark > last_offset
+
     def holds(self, last_offset: int) -> bool:
         """Whether a batch that was staged up to that offset has been written."""
-        return last_offset < self.log.log_end_offset
+        return self.log.log_end_offset > last_offset
 
-    def is_committed(self, next_offset: int) -> bool:
-        return self.log.high_watermark >= next_offset
-
-    def wait_committed(self, next_offset: int, done: Callable[[int], None]) -> None:
-        """Calls `done` with an error code, 0 when the high watermark has reached the offset."""
+    def wait_committed(self, last_offset: int, done: Callable[[int], None]) -> None:
+        """Calls `done` with an error code, 0 when the high watermark has passed the offset."""
         if self._is_gone:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
-            self._parked.append((next_offset, done))
+            self._parked.append((last_offset, done))
 
     def _advance(self, offset: int, visible_bytes: int) -> None:
         if not self.log.advance_high_watermark(offset):
             return
         size, self._visible_bytes = visible_bytes - self._visible_bytes, visible_bytes
         parked = self._parked
-        while parked and parked[0][0] <= offset:
+        while parked and parked[0][0] < offset:
             parked.popleft()[1](ErrorCode.NONE)
         if self.fetch_waiters:
             for waiter in list(self.fetch_waiters):

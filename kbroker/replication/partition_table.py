@@ -179,7 +179,8 @@ class PartitionTable:
         return [(each.topic, each.index) for each in unclean if each.log.is_loaded and each.log.was_shortened]
 
     async def _recover_chunk(self, partitions: list[Partition]) -> None:
-        failures = await trio.to_thread.run_sync(_load_all, [each.log for each in partitions])
+        logs = [each.log for each in partitions]
+        failures = await trio.to_thread.run_sync(_load_all, logs, self._clock.now_ms())
         for partition, failure in zip(partitions, failures, strict=True):
             if failure is not None:
                 self.gates[self._directory_of[partition.topic, partition.index].path].close(failure)
@@ -242,11 +243,13 @@ def _chunks(partitions: list[Partition], size: int) -> Iterator[list[Partition]]
         yield partitions[start : start + size]
 
 
-def _load_all(logs: list[PartitionLog]) -> list[StorageFailure | None]:
+def _load_all(logs: list[PartitionLog], now_ms: int) -> list[StorageFailure | None]:
     failures: list[StorageFailure | None] = []
     for log in logs:
         try:
             log.load()
+            if log.config.flush_messages == 1:
+                log.flush(now_ms)  # what was in memory only when the broker died must not be shown yet
         except StorageFailure as failure:
             failures.append(failure)
         else:

@@ -1,7 +1,7 @@
 """The produce requests of one run of frames: their batches are written together, then they are answered.
 
-A run is what the connections of one round have sent. `end` comes before anything of it is answered and while its receive
-buffer still stands; any other kind of request ends the run first, so that it sees what came before it.
+A run is what the connections of one round have sent. `end` comes before anything of it is answered and while the receive
+buffers still stand; any other kind of request ends the run first, so that it sees what came before it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import trio
 from kbroker.clock import Clock
 from kbroker.config import BrokerConfig
 from kbroker.errors import StorageFailure
+from kbroker.log.log_config import UNLIMITED
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
@@ -69,7 +70,8 @@ class Maintenance:
         log = partition.log
         if log.is_flush_due(self._clock.now_ms()):
             self._flusher.request(partition)
-        elif log.recovery_point >= log.log_end_offset:
+        elif log.config.flush_ms == UNLIMITED or log.recovery_point >= log.log_end_offset:
+            # Nothing will be due before something is appended again.
             self._table.dirty.discard(partition)
 
     async def _apply_retention(self) -> None:

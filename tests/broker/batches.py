@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.record_batch import HEADER_SIZE, BatchHeader, pack_batch, read_header
@@ -36,7 +35,7 @@ def make_batch(
     )
 
 
-def forge(batch: bytearray, change_body: Callable[[bytes], bytes] = bytes, **header: Any) -> bytearray:
+def forge(batch: bytearray, change_body: Callable[[bytes], bytes] = bytes, /, **header: int) -> bytearray:
     """The batch with other claims in its header, or another body, under a CRC that is right."""
     changed: BatchHeader = read_header(batch)._replace(**header)
     return pack_batch(changed, change_body(bytes(batch[HEADER_SIZE:])))

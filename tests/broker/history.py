@@ -1,15 +1,14 @@
 """Producers and a consumer that write down what they were told, and the check that a log keeps all of it.
 
-    lost          an acknowledged record, or one that a consumer has seen, is not at its offset any more
-    duplicated    a value is there twice
-    out of order  the values of one producer do not rise
+lost          an acknowledged record, or one that a consumer has seen, is not at its offset any more
+duplicated    a value is there twice
+out of order  the values of one producer do not rise
 """
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -81,6 +80,22 @@ class _Producer:
         self._rng = rng
         self._next = 0
 
+    async def run(self, port: int) -> None:
+        """Until the broker is gone."""
+        try:
+            async with connect(port) as client:
+                await self._begin(client)
+                while True:
+                    await self._turn(client)
+        except GONE:
+            return
+
+    async def _begin(self, client: Client) -> None:
+        pass
+
+    async def _turn(self, client: Client) -> None:
+        raise NotImplementedError
+
     def _values(self) -> list[bytes]:
         values = []
         for _ in range(self._rng.randint(1, 4)):
@@ -95,20 +110,14 @@ class _Producer:
 class PlainProducer(_Producer):
     """Five requests in flight; what is not acknowledged is never sent again."""
 
-    async def run(self, port: int) -> None:
-        try:
-            async with connect(port) as client:
-                while True:
-                    await self._turn(client)
-        except GONE:
-            return
-
     async def _turn(self, client: Client) -> None:
         topic, index = self._partition
         sent = [self._values() for _ in range(5)]
         frames = [
             client.encode(
-                "Produce", 9, **produce_members(topic, make_batch(*values, codec=self._codec()), partition=index, acks=1)
+                "Produce",
+                9,
+                **produce_members(topic, make_batch(*values, codec=self._codec()), partition=index, acks=1),
             )
             for values in sent
         ]
@@ -128,15 +137,9 @@ class IdempotentProducer(_Producer):
         self._sequence = 0
         self._unacknowledged: list[bytes] = []
 
-    async def run(self, port: int) -> None:
-        try:
-            async with connect(port) as client:
-                if self._producer_id < 0:
-                    self._producer_id = await client.new_producer_id()
-                while True:
-                    await self._turn(client)
-        except GONE:
-            return
+    async def _begin(self, client: Client) -> None:
+        if self._producer_id < 0:
+            self._producer_id = await client.new_producer_id()
 
     async def finish(self, client: Client) -> None:
         """What was under way when the broker died."""
@@ -174,6 +177,3 @@ async def consume(port: int, partitions: list[Partition], history: History) -> N
                                 offsets[key] = record.offset + 1
     except GONE:
         return
-
-
-Load = Callable[[int], Any]

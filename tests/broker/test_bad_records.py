@@ -265,6 +265,56 @@ LYING_BODIES: dict[str, Callable[[], bytearray]] = {
 }
 
 
+LAST = 2**63 - 1
+ODD_HEADERS: dict[str, dict[str, int]] = {
+    "before all time": {"base_timestamp": -LAST - 1, "max_timestamp": -LAST - 1},
+    "after all time": {"base_timestamp": LAST, "max_timestamp": LAST},
+    "a largest timestamp that no record has": {"max_timestamp": LAST},
+    "a largest timestamp below the first": {"max_timestamp": 0},
+    "no timestamp": {"base_timestamp": -1, "max_timestamp": -1},
+    "a delete horizon": {"attributes": 0x40},
+    "unknown attributes": {"attributes": 0x3F80},
+    "an epoch below zero": {"producer_id": 5, "producer_epoch": -7, "base_sequence": 0},
+    "the last of all producers": {"producer_id": LAST, "producer_epoch": 32767, "base_sequence": 2**31 - 1},
+    "a sequence without a producer": {"base_sequence": 77},
+    "a leader epoch": {"leader_epoch": 99},
+}
+
+
+async def test_odd_claims_of_a_header_are_refused_or_harmless(start_broker: StartBroker, connect_to: Connect) -> None:
+    broker = await start_broker()
+    client = await connect_to(broker)
+    await client.create_topic("t", segment_bytes="2000")
+    taken = 0
+    for _ in range(3):
+        for what, header in ODD_HEADERS.items():
+            answer = await client.produce("t", forge(make_batch(b"odd"), **header))
+            assert answer.error_code in (0, INVALID, ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_PRODUCER_EPOCH), (
+                what
+            )
+            assert answer.base_offset <= taken, what  # less for what an idempotent producer sent before
+            taken = max(taken, answer.base_offset + 1)
+    await expect_odd_but_whole(client, taken)
+    await broker.stop()
+    again = await connect_to(await start_broker())
+    await expect_odd_but_whole(again, taken)
+    assert (await again.produce("t", make_batch(b"v"))).base_offset == taken
+
+
+async def expect_odd_but_whole(client: Client, count: int) -> None:
+    assert 0 < count == (await client.list_offset("t", -1)).offset
+    for timestamp in (-3, 0, now_ms(), LAST):
+        assert (await client.list_offset("t", timestamp)).error_code == 0
+    offset = 0
+    while offset < count:
+        for version in (0, 2):
+            assert (await client.fetch("t", offset, version=version)).error_code in (0, INVALID)
+        headers = expect_sound((await client.fetch("t", offset)).records)
+        assert [header.base_offset for header in headers] == list(range(offset, offset + len(headers)))
+        assert {header.leader_epoch for header in headers} == {0}
+        offset += len(headers)
+
+
 async def test_full_validation_refuses_every_lying_body(start_broker: StartBroker, connect_to: Connect) -> None:
     client = await connect_to(await start_broker({"kbroker.record.validation": "full"}))
     await client.create_topic("t")
@@ -274,7 +324,9 @@ async def test_full_validation_refuses_every_lying_body(start_broker: StartBroke
     assert (await client.produce("t", make_batch(b"honest"))).base_offset == 0
 
 
-async def test_by_default_a_lying_body_is_stored_and_harms_nobody(start_broker: StartBroker, connect_to: Connect) -> None:
+async def test_by_default_a_lying_body_is_stored_and_harms_nobody(
+    start_broker: StartBroker, connect_to: Connect
+) -> None:
     broker = await start_broker()
     client = await connect_to(broker)
     for number, make in enumerate(LYING_BODIES.values()):

@@ -31,8 +31,7 @@ class Load:
     def __init__(self, rng: random.Random) -> None:
         self.history = History()
         self.plain = [
-            PlainProducer(f"p{number}", partition, self.history, rng)
-            for number, partition in enumerate(2 * PLAIN)
+            PlainProducer(f"p{number}", partition, self.history, rng) for number, partition in enumerate(2 * PLAIN)
         ]
         self.idempotent = [
             IdempotentProducer(f"i{number}", partition, self.history, rng)
@@ -135,7 +134,7 @@ def log_file(data_dir: Path, topic: str = "t") -> Path:
     return data_dir / f"{topic}-0" / "00000000000000000000.log"
 
 
-def positions(data: bytes) -> list[int]:
+def positions(data: bytes | bytearray) -> list[int]:
     return [position for position, _ in iter_headers(data)]
 
 

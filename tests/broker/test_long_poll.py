@@ -42,9 +42,7 @@ def partitions_of(response: Any) -> list[Any]:
     return [partition for topic in response.responses for partition in topic.partitions]
 
 
-async def test_an_empty_fetch_waits_exactly_its_time(
-    client: Client, mock_clock: trio.testing.MockClock
-) -> None:
+async def test_an_empty_fetch_waits_exactly_its_time(client: Client, mock_clock: trio.testing.MockClock) -> None:
     await client.create_topic("t")
     timed = Timed()
     mock_clock.autojump_threshold = JUMP_AFTER
@@ -192,7 +190,7 @@ async def test_a_deleted_topic_that_comes_back_has_another_id_and_nothing_of_the
 
 async def test_a_session_tells_only_what_is_new(client: Client) -> None:
     await client.create_topic("t", 2)
-    both = {("t", 0): 0, ("t", 1): 0}
+    both: dict[Any, int] = {("t", 0): 0, ("t", 1): 0}
     full = await client.ask("Fetch", 11, **fetch_members(both, session_epoch=0))
     assert full.session_id != 0
     assert [each.partition_index for each in partitions_of(full)] == [0, 1]

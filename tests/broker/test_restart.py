@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker.errors import UserError
 from kbroker.protocol.compression import Codec
@@ -90,8 +91,12 @@ async def test_a_deleted_topic_stays_deleted_also_after_a_crash(data_dir: Path) 
         assert (await client.topic_metadata("gone")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await client.read_all("again") == []
         with trio.fail_after(20):
-            while any(path.name.startswith("gone") for path in data_dir.iterdir()):
+            while has_directory_of("gone", data_dir):
                 await client.expect_service()
+
+
+def has_directory_of(topic: str, data_dir: Path) -> bool:
+    return any(path.name.startswith(topic) for path in data_dir.iterdir())
 
 
 async def test_a_directory_of_another_format_is_refused_in_one_line(data_dir: Path) -> None:

@@ -35,8 +35,9 @@ def test_a_fresh_directory_carries_kafkas_meta_properties_and_our_format(place: 
 
 
 def test_a_directory_learns_its_cluster_later(place: Place) -> None:
+    filesystem, path = place
     directory = open_directory(place, cluster_id=None)
-    assert directory.cluster_id is None
+    assert b"cluster.id" not in filesystem.read(f"{path}/meta.properties")
     directory.set_cluster_id("late")
     assert directory.cluster_id == "late"
     with pytest.raises(UserError, match="belongs to"):
@@ -194,6 +195,31 @@ def test_directory_names() -> None:
     long = deleted_name("x" * 249, 12345, "0" * 32)
     assert len(long) == 255
     assert long.endswith("x-12345." + "0" * 32 + "-delete")
+
+
+def test_checkpoints_are_taken_now_and_written_later(place: Place) -> None:
+    filesystem, path = place
+    directory = open_directory(place)
+    log = directory.create_log("t", 0, TOPIC_ID, LogConfig())
+    append(log, make_batch(b"a"))
+    taken = directory.take_checkpoints()
+    append(log, make_batch(b"b"))
+    directory.write_checkpoints(taken)
+    assert filesystem.read(f"{path}/replication-offset-checkpoint") == b"0\n1\nt 0 1\n"
+    directory.close(NOW)
+
+
+def test_a_stop_during_a_flush_syncs_all_the_same(faulty: FaultyFileSystem) -> None:
+    faulty.make_directory("/data")
+    directory = open_directory((faulty, "/data"))
+    log = directory.create_log("t", 0, TOPIC_ID, LogConfig())
+    append(log, make_batch(b"a"))
+    job = log.begin_flush()
+    assert job is not None
+    append(log, make_batch(b"b"))
+    directory.close(NOW)
+    faulty.crash()
+    assert open_directory((faulty, "/data")).open_log("t", 0, LogConfig()).log_end_offset == 2
 
 
 def test_many_dirty_logs_are_synced_together(faulty: FaultyFileSystem) -> None:

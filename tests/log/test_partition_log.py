@@ -272,12 +272,14 @@ def test_descriptors_are_bounded_and_pinned_files_stay_open() -> None:
     assert filesystem.open_files <= 5
     pinned = logs[0].read(0, 1000)
     assert isinstance(pinned, FileSlice)
-    for log in logs:
+    handle = pinned.file.handle
+    for log in logs * 3:
         append(log, make_batch(b"more"))
     assert filesystem.open_files <= 5
+    assert pinned.file.handle is handle
     assert read_header(pinned.read()).base_offset == 0
     pinned.release()
-    assert [len(read_values(log)) for log in logs] == [2] * 20
+    assert [len(read_values(log)) for log in logs] == [4] * 20
     for log in logs:
         log.close()
     assert filesystem.open_files == 0

@@ -99,6 +99,31 @@ def test_garbage_behind_the_last_batch_is_cut_off(faulty: FaultyFileSystem, garb
     check_indexes(faulty, again)
 
 
+def test_a_valid_batch_with_an_offset_from_before_ends_the_log(faulty: FaultyFileSystem) -> None:
+    log = filled(faulty, 10)
+    values = read_values(log)
+    content = faulty.read(path_of(0))
+    batch_size = len(make_batch(b"%04d" % 0 + b"x" * 40, producer_id=7))
+    overwrite(faulty, path_of(0), content + content[:batch_size])
+    again = recover(faulty)
+    assert read_values(again) == values
+    assert again.was_shortened
+    assert faulty.read(path_of(0)) == content
+
+
+def test_the_closing_entry_of_a_time_index_may_be_lost(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, PATH)
+    append(log, make_batch(b"a", timestamp=NOW))
+    append(log, make_batch(b"b", timestamp=NOW + 5))
+    log.flush(NOW)
+    log.roll(NOW)
+    faulty.crash()
+    again = recover(faulty, recovery_point=2)
+    found = again.offset_for_timestamp(NOW + 1)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (1, NOW + 5)
+
+
 @pytest.mark.parametrize("position", [8, 16, 17, 23, 57, 70])
 def test_a_flipped_bit_past_the_recovery_point_ends_the_log_there(faulty: FaultyFileSystem, position: int) -> None:
     log = filled(faulty)

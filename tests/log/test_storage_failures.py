@@ -51,6 +51,30 @@ def test_a_full_disk_while_rolling_leaves_the_old_segment_in_use(faulty: FaultyF
     log.close()
 
 
+@pytest.mark.parametrize("room", range(0, 420, 20))
+def test_a_roll_that_stops_anywhere_loses_nothing_acknowledged(faulty: FaultyFileSystem, room: int) -> None:
+    """The room is used up at another step each time: the batch, an index, the snapshot, the new file."""
+    config = LogConfig(segment_bytes=500, index_interval_bytes=50)
+    log = open_log(faulty, PATH, config)
+    acknowledged: list[tuple[int, bytes]] = []
+    for number in range(8):
+        if number == 3:
+            faulty.room = room
+        try:
+            offset = append(log, make_batch(b"%04d" % number + b"x" * 60, producer_id=1, sequence=len(acknowledged)))
+        except StorageFailure:
+            continue
+        acknowledged.append((offset, b"%04d" % number + b"x" * 60))
+    assert len(acknowledged) >= 3
+    assert read_values(log) == acknowledged
+    faulty.kill()
+    faulty.room = None
+    again = open_log(faulty, PATH, config, is_clean=False)
+    assert read_values(again) == acknowledged
+    assert not again.was_shortened
+    assert append(again, make_batch(b"next", producer_id=1, sequence=len(acknowledged))) == len(acknowledged)
+
+
 def test_an_undone_marker_leaves_the_transaction_open(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH)
     append(log, make_batch(b"a", producer_id=1, transactional=True))

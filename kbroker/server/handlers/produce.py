@@ -43,24 +43,32 @@ def handle(context: Context, request: Request) -> None:
     table = context.partitions
     run = context.append_run
     now_ms = context.clock.now_ms()
-    staged: list[tuple[Partition, AppendResult, Any]] = []
+    staged: list[tuple[Partition, int, Any]] = []
     topics = []
     for topic in body.topic_data:
         name: str | None = table.topic_name(topic.topic_id) if by_id else topic.name
-        refusal = _refusal(context, request, name)
+        refusal = None if context.authorizer.allows_all and name is not None else _refusal(context, request, name)
         answers = []
         for each in topic.partition_data:
-            partition = None if refusal or name is None else table.get(name, each.index)
+            index = each.index
+            partition = None if refusal or name is None else table.get(name, index)
             if partition is None:
                 code = refusal or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                answers.append(_PartitionResponse(index=each.index, error_code=code, base_offset=-1))
+                answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
                 continue
             result = partition.stage(each.records, version, acks, now_ms)
-            answer = _answer(each.index, result)
+            if result.error:
+                answers.append(_refused(index, result))
+                continue
+            answer = _PartitionResponse(
+                index=index,
+                base_offset=result.base_offset,
+                log_append_time_ms=result.log_append_time,
+                log_start_offset=result.log_start_offset,
+            )
             answers.append(answer)
-            if not result.error:
-                staged.append((partition, result, answer))
-                run.partitions.append(partition)
+            staged.append((partition, result.last_offset, answer))
+            run.partitions.append(partition)
         topics.append(_TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     run.produces.append(_Produce(context, request, _Response(responses=topics), staged))
 
@@ -92,14 +100,7 @@ def _refusal(context: Context, request: Request, name: str | None) -> ErrorCode 
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def _answer(index: int, result: AppendResult) -> Any:
-    if not result.error:
-        return _PartitionResponse(
-            index=index,
-            base_offset=result.base_offset,
-            log_append_time_ms=result.log_append_time,
-            log_start_offset=result.log_start_offset,
-        )
+def _refused(index: int, result: AppendResult) -> Any:
     return _PartitionResponse(
         index=index,
         error_code=result.error,
@@ -119,7 +120,7 @@ class _Produce:
     __slots__ = ("_context", "_deadline", "_left", "_request", "_response", "_staged")
 
     def __init__(
-        self, context: Context, request: Request, response: Any, staged: list[tuple[Partition, AppendResult, Any]]
+        self, context: Context, request: Request, response: Any, staged: list[tuple[Partition, int, Any]]
     ) -> None:
         self._context = context
         self._request = request
@@ -130,11 +131,13 @@ class _Produce:
 
     def on_written(self) -> None:
         waiting = []
-        for partition, result, answer in self._staged:
-            if not partition.holds(result.last_offset):
-                _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
-            elif not partition.is_committed(result.last_offset + 1):
-                waiting.append((partition, result, answer))
+        for staged in self._staged:
+            partition, last_offset, answer = staged
+            if not partition.is_committed(last_offset):
+                if partition.holds(last_offset):
+                    waiting.append(staged)
+                else:
+                    _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
         request = self._request
         if request.body.acks == NO_ACKS:
             self._end_without_answer()
@@ -149,14 +152,14 @@ class _Produce:
         if any(answer.error_code for topic in self._response.responses for answer in topic.partition_responses):
             self._request.slot.connection.finish()
 
-    def _park(self, waiting: list[tuple[Partition, AppendResult, Any]]) -> None:
+    def _park(self, waiting: list[tuple[Partition, int, Any]]) -> None:
         self._staged = waiting
         self._left = len(waiting)
         seconds = max(self._request.body.timeout_ms, 0) / 1000
         self._deadline = self._context.deadlines.add(seconds, self._on_timeout)
         self._request.slot.on_cancel = self._deadline.cancel
-        for partition, result, answer in waiting:
-            partition.wait_committed(result.last_offset + 1, partial(self._on_committed, answer))
+        for partition, last_offset, answer in waiting:
+            partition.wait_committed(last_offset, partial(self._on_committed, answer))
 
     def _on_committed(self, answer: Any, code: int) -> None:
         if self._left <= 0:
@@ -171,8 +174,8 @@ class _Produce:
 
     def _on_timeout(self) -> None:
         self._left = 0
-        for partition, result, answer in self._staged:
-            if not answer.error_code and not partition.is_committed(result.last_offset + 1):
+        for partition, last_offset, answer in self._staged:
+            if not answer.error_code and not partition.is_committed(last_offset):
                 _spoil(answer, ErrorCode.REQUEST_TIMED_OUT)
         self._request.reply(self._response)
 
