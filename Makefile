@@ -12,7 +12,7 @@ LOCKED  := $(PIP) --require-hashes --no-build-isolation
 LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
            --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
-.PHONY: help install install-test install-spark run test check lint types bench lock clean
+.PHONY: help install install-test install-spark run test check docs lint types bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## what there is to make
@@ -26,9 +26,15 @@ run: install ## start a broker on 127.0.0.1:9092 (LISTEN=host:port DATA=director
 check: install-test lint types ## the fast half: ruff, mypy, tests without a JVM
 	$(BIN)/pytest tests -n $(WORKERS) -m "not jvm and not slow" -q $(ARGS)
 
+# The second run forces what systems without epoll and Linux's sendfile get.
 test: install-test install-spark lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
 	$(BIN)/python -m tools.jars specs judge41 spark
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	KBROKER_PORTABLE=1 $(BIN)/pytest tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
+		-m "not jvm and not slow" $(ARGS)
+
+docs: install-test ## renew the generated pages of docs/
+	$(BIN)/python -m tools.compatibility
 
 lint: install-test ## ruff: rules and format
 	$(BIN)/ruff check

@@ -6,13 +6,45 @@ Knows nothing of where a text came from (file, command line, request) and never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from enum import IntEnum
+from itertools import dropwhile
 from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar, cast, overload
+from typing import Any, Final, NamedTuple
 
+from kbroker.config_key import (
+    DAY_MS,
+    MAX_INT,
+    MAX_LONG,
+    MB,
+    ConfigEntry,
+    ConfigKey,
+    ConfigSource,
+    ConfigSynonym,
+    ConfigTable,
+    ConfigType,
+    Fallback,
+    UpdateMode,
+    at_least,
+    between,
+    double,
+    flag,
+    format_value,
+    int16,
+    int32,
+    int64,
+    joined_strings,
+    keys_of,
+    one_of,
+    optional_int32,
+    optional_int64,
+    optional_string,
+    some_of,
+    string,
+    strings,
+)
 from kbroker.errors import UserError
+from kbroker.inactive_configs import CLUSTER_WIDE, PER_BROKER, InactiveBrokerConfig
 
 __all__ = [
     "BROKER_CONFIGS",
@@ -25,12 +57,16 @@ __all__ = [
     "ConfigType",
     "Endpoint",
     "TopicConfig",
+    "describe_broker_configs",
+    "describe_default_broker_configs",
     "describe_topic_configs",
     "format_value",
     "parse_properties",
     "topic_config",
+    "validate_dynamic_configs",
     "validate_topic_configs",
 ]
+
 
 class Endpoint(NamedTuple):
     """A named listener; port 0 stands for whatever port the system gives, an empty host for every interface."""
@@ -69,7 +105,7 @@ class TopicConfig(ConfigTable):
     texts: Mapping[str, str]
     """The topic's own overrides, as they were given."""
 
-    cleanup_policy = text_list(
+    cleanup_policy = strings(
         ("delete",),
         some_of("compact", "delete"),
         "What happens to old segments: they are deleted by time and size, compacted by key, or both.",
@@ -81,8 +117,10 @@ class TopicConfig(ConfigTable):
         "Level used when compression.type is gzip; -1 is the library's own choice.",
         "compression.gzip.level",
     )
-    compression_lz4_level = int32(9, between(1, 17), "Level used when compression.type is lz4.", "compression.lz4.level")
-    compression_type = text(
+    compression_lz4_level = int32(
+        9, between(1, 17), "Level used when compression.type is lz4.", "compression.lz4.level"
+    )
+    compression_type = string(
         "producer",
         one_of(*_CODECS),
         "Codec of the stored batches; producer keeps each batch as it was sent.",
@@ -96,6 +134,7 @@ class TopicConfig(ConfigTable):
         at_least(0),
         "How long a tombstone survives compaction, so that slow readers still see the delete.",
         "log.cleaner.delete.retention.ms",
+        acts=False,
     )
     file_delete_delay_ms = int64(
         60_000,
@@ -116,36 +155,41 @@ class TopicConfig(ConfigTable):
         "log.flush.interval.ms",
         "log.flush.scheduler.interval.ms",
     )
-    follower_replication_throttled_replicas = text_list(
+    follower_replication_throttled_replicas = strings(
         (),
         _throttled_replicas,
         "Replicas whose replication is slowed on the follower's side: partition:broker, or * for all.",
+        acts=False,
     )
     index_interval_bytes = int32(
         4096, at_least(0), "Bytes of log between two entries of the offset index.", "log.index.interval.bytes"
     )
-    leader_replication_throttled_replicas = text_list(
+    leader_replication_throttled_replicas = strings(
         (),
         _throttled_replicas,
         "Replicas whose replication is slowed on the leader's side: partition:broker, or * for all.",
+        acts=False,
     )
     local_retention_bytes = int64(
         -2,
         at_least(-2),
         "Bytes kept on local disk with tiered storage; -2 follows retention.bytes.",
         "log.local.retention.bytes",
+        acts=False,
     )
     local_retention_ms = int64(
         -2,
         at_least(-2),
         "Time kept on local disk with tiered storage; -2 follows retention.ms.",
         "log.local.retention.ms",
+        acts=False,
     )
     max_compaction_lag_ms = int64(
         MAX_LONG,
         at_least(1),
         "Longest time that a record stays out of compaction's reach.",
         "log.cleaner.max.compaction.lag.ms",
+        acts=False,
     )
     max_message_bytes = int32(
         MB + 12,
@@ -157,6 +201,8 @@ class TopicConfig(ConfigTable):
         True,
         "Whether batches are converted for consumers that know only older formats.",
         "log.message.downconversion.enable",
+        acts=False,
+        retired=True,
     )
     message_timestamp_after_max_ms = int64(
         3_600_000,
@@ -170,7 +216,7 @@ class TopicConfig(ConfigTable):
         "How far a record's timestamp may lie behind the broker's clock; unused with LogAppendTime.",
         "log.message.timestamp.before.max.ms",
     )
-    message_timestamp_type = text(
+    message_timestamp_type = string(
         "CreateTime",
         one_of(*_TIMESTAMP_TYPES),
         "Whether a record carries its producer's time or the time of the append.",
@@ -181,19 +227,24 @@ class TopicConfig(ConfigTable):
         between(0, 1),
         "Share of the log that must be uncompacted before compaction begins.",
         "log.cleaner.min.cleanable.ratio",
+        acts=False,
     )
     min_compaction_lag_ms = int64(
-        0, at_least(0), "Time for which a record is safe from compaction.", "log.cleaner.min.compaction.lag.ms"
+        0,
+        at_least(0),
+        "Time for which a record is safe from compaction.",
+        "log.cleaner.min.compaction.lag.ms",
+        acts=False,
     )
     min_insync_replicas = int32(
         1, at_least(1), "Replicas that must be in sync before acks=all is accepted.", "min.insync.replicas"
     )
     preallocate = flag(False, "Whether a new segment's file gets its full size at once.", "log.preallocate")
-    remote_log_copy_disable = flag(False, "Whether tiered storage stops copying this topic's segments.")
+    remote_log_copy_disable = flag(False, "Whether tiered storage stops copying this topic's segments.", acts=False)
     remote_log_delete_on_disable = flag(
-        False, "Whether tiered data is deleted when tiered storage is turned off for the topic."
+        False, "Whether tiered data is deleted when tiered storage is turned off for the topic.", acts=False
     )
-    remote_storage_enable = flag(False, "Tiered storage; not offered here, so true is refused.")
+    remote_storage_enable = flag(False, "Tiered storage; not offered here, so true is refused.", acts=False)
     retention_bytes = int64(
         -1, None, "Size of a partition above which its oldest segments go; -1 is without limit.", "log.retention.bytes"
     )
@@ -235,28 +286,38 @@ class TopicConfig(ConfigTable):
     )
 
 
-class BrokerConfig(ConfigTable):
-    """The configs of a broker, as its properties give them."""
+class BrokerConfig(InactiveBrokerConfig):
+    """The configs of a broker: as its properties give them, and as they were changed while it ran."""
 
     texts: Mapping[str, str]
     """The properties that were given, as they were given, those that are not known here included."""
     warnings: tuple[str, ...]
     """A line for each property that has no meaning here."""
 
-    advertised_listeners = joined_texts(
+    advertised_listeners = joined_strings(
         (), "Addresses told to clients, one for each named listener; empty: those of listeners."
     )
     auto_create_topics_enable = flag(True, "Whether asking for the metadata of a topic that is not there creates it.")
     broker_id = int32(-1, at_least(-1), "This broker's number in the cluster; -1 has one generated and kept.")
-    broker_rack = optional_text("Where this broker stands, for spreading replicas and for reading nearby.")
-    compression_gzip_level = int32(-1, _gzip_level, "Broker's default for the topic config of the same name.")
-    compression_lz4_level = int32(9, between(1, 17), "Broker's default for the topic config of the same name.")
-    compression_type = text("producer", one_of(*_CODECS), "Broker's default for the topic config of the same name.")
-    compression_zstd_level = int32(3, between(-131072, 22), "Broker's default for the topic config of the same name.")
+    broker_rack = optional_string("Where this broker stands, for spreading replicas and for reading nearby.")
+    compression_gzip_level = int32(
+        -1, _gzip_level, "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
+    )
+    compression_lz4_level = int32(
+        9, between(1, 17), "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
+    )
+    compression_type = string(
+        "producer", one_of(*_CODECS), "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
+    )
+    compression_zstd_level = int32(
+        3, between(-131072, 22), "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
+    )
     connections_max_idle_ms = int64(
         600_000, None, "A connection on which nothing completes for so long is closed; negative: never."
     )
-    controller_listener_names = joined_texts((), "Listeners that belong to a KRaft controller; they are left out here.")
+    controller_listener_names = joined_strings(
+        (), "Listeners that belong to a KRaft controller; they are left out here."
+    )
     default_replication_factor = int32(1, at_least(1), "Replicas of a topic created without a count.")
     delete_topic_enable = flag(True, "Whether topics may be deleted.")
     fetch_max_bytes = int32(55 * MB, at_least(1024), "Most bytes in one fetch response, whatever the client asks for.")
@@ -266,26 +327,40 @@ class BrokerConfig(ConfigTable):
     group_max_session_timeout_ms = int32(1_800_000, None, "Longest session timeout that a member may ask for.")
     group_max_size = int32(MAX_INT, at_least(1), "Most members of a group.")
     group_min_session_timeout_ms = int32(6_000, None, "Shortest session timeout that a member may ask for.")
-    inter_broker_listener_name = optional_text("The named listener that brokers use among themselves.")
-    listener_security_protocol_map = joined_texts(
+    inter_broker_listener_name = optional_string("The named listener that brokers use among themselves.")
+    listener_security_protocol_map = joined_strings(
         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
         "What each named listener speaks, as NAME:PROTOCOL.",
+        update=PER_BROKER,
     )
-    listeners = joined_texts(
+    listeners = joined_strings(
         ("PLAINTEXT://127.0.0.1:9092",),
         "Addresses to listen on, as NAME://HOST:PORT. By default this machine only, as nobody is authenticated.",
+        update=PER_BROKER,
     )
-    log_cleaner_delete_retention_ms = int64(DAY_MS, at_least(0), "Broker's default for delete.retention.ms.")
-    log_cleaner_enable = flag(True, "Whether compaction runs at all.")
-    log_cleaner_max_compaction_lag_ms = int64(MAX_LONG, at_least(1), "Broker's default for max.compaction.lag.ms.")
-    log_cleaner_min_cleanable_ratio = double(0.5, between(0, 1), "Broker's default for min.cleanable.dirty.ratio.")
-    log_cleaner_min_compaction_lag_ms = int64(0, at_least(0), "Broker's default for min.compaction.lag.ms.")
-    log_cleanup_policy = text_list(("delete",), some_of("compact", "delete"), "Broker's default for cleanup.policy.")
-    log_dir = text("kbroker-data", None, "Directory of the data, if log.dirs does not name any.")
-    log_dirs = joined_texts((), "Directories of the data; empty: log.dir.")
-    log_flush_interval_messages = int64(MAX_LONG, at_least(1), "Broker's default for flush.messages.")
+    log_cleaner_delete_retention_ms = int64(
+        DAY_MS, at_least(0), "Broker's default for delete.retention.ms.", acts=False, update=CLUSTER_WIDE
+    )
+    log_cleaner_enable = flag(True, "Whether compaction runs at all.", acts=False)
+    log_cleaner_max_compaction_lag_ms = int64(
+        MAX_LONG, at_least(1), "Broker's default for max.compaction.lag.ms.", acts=False, update=CLUSTER_WIDE
+    )
+    log_cleaner_min_cleanable_ratio = double(
+        0.5, between(0, 1), "Broker's default for min.cleanable.dirty.ratio.", acts=False, update=CLUSTER_WIDE
+    )
+    log_cleaner_min_compaction_lag_ms = int64(
+        0, at_least(0), "Broker's default for min.compaction.lag.ms.", acts=False, update=CLUSTER_WIDE
+    )
+    log_cleanup_policy = strings(
+        ("delete",), some_of("compact", "delete"), "Broker's default for cleanup.policy.", update=CLUSTER_WIDE
+    )
+    log_dir = string("kbroker-data", None, "Directory of the data, if log.dirs does not name any.")
+    log_dirs = joined_strings((), "Directories of the data; empty: log.dir.")
+    log_flush_interval_messages = int64(
+        MAX_LONG, at_least(1), "Broker's default for flush.messages.", update=CLUSTER_WIDE
+    )
     log_flush_interval_ms = optional_int64(
-        None, "Broker's default for flush.ms; unset: log.flush.scheduler.interval.ms."
+        None, "Broker's default for flush.ms; unset: log.flush.scheduler.interval.ms.", update=CLUSTER_WIDE
     )
     log_flush_offset_checkpoint_interval_ms = int32(
         60_000, at_least(0), "How often the recovery points are written down."
@@ -294,27 +369,40 @@ class BrokerConfig(ConfigTable):
         MAX_LONG, None, "How often the logs are looked over for one that is due for an fsync."
     )
     log_flush_start_offset_checkpoint_interval_ms = int32(
-        60_000, at_least(0), "How often the log start offsets are written down."
+        60_000, at_least(0), "How often the log start offsets are written down.", acts=False
     )
-    log_index_interval_bytes = int32(4096, at_least(0), "Broker's default for index.interval.bytes.")
-    log_index_size_max_bytes = int32(10 * MB, at_least(4), "Broker's default for segment.index.bytes.")
+    log_index_interval_bytes = int32(
+        4096, at_least(0), "Broker's default for index.interval.bytes.", update=CLUSTER_WIDE
+    )
+    log_index_size_max_bytes = int32(
+        10 * MB, at_least(4), "Broker's default for segment.index.bytes.", update=CLUSTER_WIDE
+    )
     log_initial_task_delay_ms = int64(
-        30_000, at_least(0), "How long after start the first look at retention, flushing and checkpoints happens."
+        30_000,
+        at_least(0),
+        "How long after start the first look at retention, flushing and checkpoints happens.",
+        acts=False,
     )
-    log_local_retention_bytes = int64(-2, at_least(-2), "Broker's default for local.retention.bytes.")
-    log_local_retention_ms = int64(-2, at_least(-2), "Broker's default for local.retention.ms.")
-    log_message_downconversion_enable = flag(True, "Broker's default for message.downconversion.enable.")
+    log_local_retention_bytes = int64(
+        -2, at_least(-2), "Broker's default for local.retention.bytes.", acts=False, update=CLUSTER_WIDE
+    )
+    log_local_retention_ms = int64(
+        -2, at_least(-2), "Broker's default for local.retention.ms.", acts=False, update=CLUSTER_WIDE
+    )
+    log_message_downconversion_enable = flag(
+        True, "Broker's default for message.downconversion.enable.", acts=False, retired=True
+    )
     log_message_timestamp_after_max_ms = int64(
-        3_600_000, at_least(0), "Broker's default for message.timestamp.after.max.ms."
+        3_600_000, at_least(0), "Broker's default for message.timestamp.after.max.ms.", update=CLUSTER_WIDE
     )
     log_message_timestamp_before_max_ms = int64(
-        MAX_LONG, at_least(0), "Broker's default for message.timestamp.before.max.ms."
+        MAX_LONG, at_least(0), "Broker's default for message.timestamp.before.max.ms.", update=CLUSTER_WIDE
     )
-    log_message_timestamp_type = text(
-        "CreateTime", one_of(*_TIMESTAMP_TYPES), "Broker's default for message.timestamp.type."
+    log_message_timestamp_type = string(
+        "CreateTime", one_of(*_TIMESTAMP_TYPES), "Broker's default for message.timestamp.type.", update=CLUSTER_WIDE
     )
-    log_preallocate = flag(False, "Broker's default for preallocate.")
-    log_retention_bytes = int64(-1, None, "Broker's default for retention.bytes.")
+    log_preallocate = flag(False, "Broker's default for preallocate.", update=CLUSTER_WIDE)
+    log_retention_bytes = int64(-1, None, "Broker's default for retention.bytes.", update=CLUSTER_WIDE)
     log_retention_check_interval_ms = int64(300_000, at_least(1), "How often retention looks for segments to delete.")
     log_retention_hours = int32(
         168, None, "Broker's default for retention.ms, in hours; minutes and milliseconds win over it."
@@ -322,20 +410,28 @@ class BrokerConfig(ConfigTable):
     log_retention_minutes = optional_int32(
         None, "Broker's default for retention.ms, in minutes; milliseconds win over it."
     )
-    log_retention_ms = optional_int64(None, "Broker's default for retention.ms.")
+    log_retention_ms = optional_int64(None, "Broker's default for retention.ms.", update=CLUSTER_WIDE)
     log_roll_hours = int32(168, at_least(1), "Broker's default for segment.ms, in hours; milliseconds win over it.")
     log_roll_jitter_hours = int32(
         0, at_least(0), "Broker's default for segment.jitter.ms, in hours; milliseconds win over it."
     )
-    log_roll_jitter_ms = optional_int64(at_least(0), "Broker's default for segment.jitter.ms.")
-    log_roll_ms = optional_int64(at_least(1), "Broker's default for segment.ms.")
-    log_segment_bytes = int32(1024 * MB, at_least(14), "Broker's default for segment.bytes.")
-    log_segment_delete_delay_ms = int64(60_000, at_least(0), "Broker's default for file.delete.delay.ms.")
-    max_connections = int32(MAX_INT, at_least(0), "Most connections at one time, over all listeners.")
-    max_connections_per_ip = int32(MAX_INT, at_least(0), "Most connections at one time from one address.")
+    log_roll_jitter_ms = optional_int64(at_least(0), "Broker's default for segment.jitter.ms.", update=CLUSTER_WIDE)
+    log_roll_ms = optional_int64(at_least(1), "Broker's default for segment.ms.", update=CLUSTER_WIDE)
+    log_segment_bytes = int32(1024 * MB, at_least(14), "Broker's default for segment.bytes.", update=CLUSTER_WIDE)
+    log_segment_delete_delay_ms = int64(
+        60_000, at_least(0), "Broker's default for file.delete.delay.ms.", update=CLUSTER_WIDE
+    )
+    max_connections = int32(
+        MAX_INT, at_least(0), "Most connections at one time, over all listeners.", update=CLUSTER_WIDE
+    )
+    max_connections_per_ip = int32(
+        MAX_INT, at_least(0), "Most connections at one time from one address.", update=CLUSTER_WIDE
+    )
     max_incremental_fetch_session_cache_slots = int32(1000, at_least(0), "Most fetch sessions that are remembered.")
-    message_max_bytes = int32(MB + 12, at_least(0), "Broker's default for max.message.bytes.")
-    min_insync_replicas = int32(1, at_least(1), "Broker's default for the topic config of the same name.")
+    message_max_bytes = int32(MB + 12, at_least(0), "Broker's default for max.message.bytes.", update=CLUSTER_WIDE)
+    min_insync_replicas = int32(
+        1, at_least(1), "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
+    )
     num_partitions = int32(1, at_least(1), "Partitions of a topic created without a count.")
     offset_metadata_max_bytes = int32(4096, None, "Largest note that a client may leave beside a committed offset.")
     offsets_retention_check_interval_ms = int64(
@@ -348,24 +444,30 @@ class BrokerConfig(ConfigTable):
         at_least(1),
         "Replicas of the topic that holds committed offsets; never more than there are brokers in a cluster of one.",
     )
-    offsets_topic_segment_bytes = int32(100 * MB, at_least(1), "Segment size of the topic that holds committed offsets.")
-    producer_id_expiration_check_interval_ms = int32(600_000, at_least(1), "How often idle producer ids are looked for.")
+    offsets_topic_segment_bytes = int32(
+        100 * MB, at_least(1), "Segment size of the topic that holds committed offsets."
+    )
+    producer_id_expiration_check_interval_ms = int32(
+        600_000, at_least(1), "How often idle producer ids are looked for.", acts=False
+    )
     producer_id_expiration_ms = int32(
-        DAY_MS, at_least(1), "How long a partition remembers a producer that sends nothing."
+        DAY_MS, at_least(1), "How long a partition remembers a producer that sends nothing.", update=CLUSTER_WIDE
     )
     queued_max_request_bytes = int64(
         256 * MB,
         None,
         "Most bytes of requests in memory for all connections together; over it, reading stops.",
     )
-    reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids begin above this one.")
-    socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.")
+    reserved_broker_max_id = int32(
+        1000, at_least(0), "Generated broker ids begin above this one.", acts=False, retired=True
+    )
+    socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.", acts=False)
     socket_receive_buffer_bytes = int32(
-        102_400, None, "The system's receive buffer of a connection; -1 leaves it to the system."
+        102_400, None, "The system's receive buffer of a connection; -1 leaves it to the system.", acts=False
     )
     socket_request_max_bytes = int32(100 * MB, at_least(1), "Largest request.")
     socket_send_buffer_bytes = int32(
-        102_400, None, "The system's send buffer of a connection; -1 leaves it to the system."
+        102_400, None, "The system's send buffer of a connection; -1 leaves it to the system.", acts=False
     )
     transaction_max_timeout_ms = int32(900_000, at_least(1), "Longest transaction timeout that a producer may ask for.")
     transaction_state_log_min_isr = int32(2, at_least(1), "min.insync.replicas of the topic that holds transactions.")
@@ -378,16 +480,26 @@ class BrokerConfig(ConfigTable):
     transaction_state_log_segment_bytes = int32(
         100 * MB, at_least(1), "Segment size of the topic that holds transactions."
     )
-    transactional_id_expiration_ms = int32(7 * DAY_MS, at_least(1), "How long an idle transactional id is remembered.")
-    unclean_leader_election_enable = flag(False, "Broker's default for the topic config of the same name.")
-    zookeeper_connect = optional_text(
-        "HOST:PORT,HOST:PORT/PATH of a ZooKeeper; unset: a cluster of one, its metadata in the data directory."
+    transactional_id_expiration_ms = int32(
+        7 * DAY_MS, at_least(1), "How long an idle transactional id is remembered.", acts=False
+    )
+    unclean_leader_election_enable = flag(
+        False, "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
+    )
+    zookeeper_connect = optional_string(
+        "HOST:PORT,HOST:PORT/PATH of a ZooKeeper; unset: a cluster of one, its metadata in the data directory.",
+        retired=True,
     )
     zookeeper_connection_timeout_ms = optional_int32(
-        at_least(1), "How long the first connection to ZooKeeper may take; unset: the session timeout."
+        at_least(1),
+        "How long the first connection to ZooKeeper may take; unset: the session timeout.",
+        acts=False,
+        retired=True,
     )
-    zookeeper_session_timeout_ms = int32(18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.")
-    kbroker_record_validation = text(
+    zookeeper_session_timeout_ms = int32(
+        18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.", acts=False, retired=True
+    )
+    kbroker_record_validation = string(
         "header",
         one_of("header", "full"),
         "What of a batch is checked on arrival: its header and checksum, or every record as well.",
@@ -405,9 +517,8 @@ class BrokerConfig(ConfigTable):
                 except ValueError as problem:
                     raise UserError(str(problem)) from None
         config = cls(values, given)
-        config.__dict__["warnings"] = tuple(_warning(name) for name in given if name not in BROKER_CONFIGS)
-        inherited = {name: _inherited(key, config) for name, key in TOPIC_CONFIGS.items()}
-        config.__dict__["topic_defaults"] = TopicConfig(inherited, {})
+        config.__dict__["warnings"] = tuple(filter(None, map(_warning, given)))
+        config.set_dynamic({}, {})
         config.__dict__["endpoints"] = _endpoints(config)
         config.__dict__["advertised_endpoints"] = _advertised_endpoints(config)
         config.__dict__["inter_broker_endpoint"] = _inter_broker_endpoint(config)
@@ -421,91 +532,65 @@ class BrokerConfig(ConfigTable):
     topic_defaults: TopicConfig
     """What a topic without configs of its own gets."""
 
+    dynamic_texts: Mapping[str, str]
+    """What was set for this broker while it ran; it goes before `dynamic_default_texts`, and both before `texts`."""
+    dynamic_default_texts: Mapping[str, str]
+    """What was set for every broker of the cluster."""
+
     @property
     def data_dirs(self) -> tuple[str, ...]:
         return self.log_dirs or (self.log_dir,)
+
+    def set_dynamic(self, own: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        """The one way in which values change: in place, so that whoever holds the config acts by them from now on.
+
+        A text that is not known, not valid or not for this level is passed over: another release may have left it.
+        """
+        self.__dict__["dynamic_texts"] = MappingProxyType(_valid_dynamic(own, is_per_broker=True))
+        self.__dict__["dynamic_default_texts"] = MappingProxyType(_valid_dynamic(defaults, is_per_broker=False))
+        effective = {**self.texts, **self.dynamic_default_texts, **self.dynamic_texts}
+        for name, key in _DYNAMIC_CONFIGS.items():
+            if name not in _FIXED_WHILE_RUNNING:
+                self.__dict__[key.attribute] = key.parse(effective[name]) if name in effective else key.default
+        inherited = {name: _inherited(key, self, effective) for name, key in TOPIC_CONFIGS.items()}
+        self.__dict__["topic_defaults"] = TopicConfig(inherited, {})
 
 
 TOPIC_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in keys_of(TopicConfig)}
 BROKER_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in keys_of(BrokerConfig)}
 
+_DYNAMIC_CONFIGS: Final = {name: key for name, key in BROKER_CONFIGS.items() if key.update is not UpdateMode.READ_ONLY}
+# Kafka opens and closes listeners as it runs; here that takes a restart.
+_FIXED_WHILE_RUNNING: Final = ("listeners", "listener.security.protocol.map")
+# Brokers know these only while they run: kafka-reassign-partitions sets them.
+_ONLY_DYNAMIC: Final = (
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
+
 _ALIASES: Final = {"node.id": "broker.id"}
 
-# Known to Kafka, but about machinery that does not exist here, or not yet.
+# Known to Kafka 3.9 alone, and about machinery that does not exist here.
 _WITHOUT_EFFECT: Final = (
-    "add.partitions.to.txn.",
-    "alter.config.policy.",
-    "alter.log.dirs.",
-    "authorizer.class.name",
+    "alter.config.policy.kraft.compatibility.enable",
     "auto.include.jmx.reporter",
-    "auto.leader.rebalance.enable",
-    "background.threads",
-    "broker.heartbeat.interval.ms",
     "broker.id.generation.enable",
-    "broker.session.timeout.ms",
-    "client.quota.callback.class",
-    "connection.failed.authentication.delay.ms",
-    "connections.max.reauth.ms",
     "control.plane.listener.name",
     "controlled.shutdown.",
-    "controller.quorum.",
-    "controller.quota.",
-    "controller.socket.timeout.ms",
-    "create.topic.policy.class.name",
-    "delegation.token.",
-    "delete.records.purgatory.",
-    "early.start.listeners",
+    "delegation.token.master.key",
     "eligible.leader.replicas.enable",
-    "fetch.purgatory.",
-    "group.consumer.",
-    "group.coordinator.",
-    "group.share.",
-    "group.streams.",
-    "initial.broker.registration.timeout.ms",
+    "group.coordinator.new.enable",
+    "group.share.max.groups",
+    "group.share.enable",
     "inter.broker.protocol.version",
-    "kafka.metrics.",
-    "leader.imbalance.",
-    "log.cleaner.backoff.ms",
-    "log.cleaner.dedupe.buffer.size",
-    "log.cleaner.io.",
-    "log.cleaner.threads",
-    "log.dir.failure.timeout.ms",
+    "leader.imbalance.per.broker.percentage",
     "log.message.format.version",
     "log.message.timestamp.difference.max.ms",
-    "max.connection.creation.rate",
-    "max.connections.per.ip.overrides",
-    "max.request.partition.size.limit",
-    "metadata.",
-    "metric.reporters",
-    "metrics.",
-    "num.io.threads",
-    "num.network.threads",
-    "num.recovery.threads.per.data.dir",
-    "num.replica.",
-    "offsets.commit.",
-    "offsets.load.buffer.size",
-    "offsets.topic.compression.codec",
+    "offsets.commit.required.acks",
     "password.encoder.",
-    "principal.builder.class",
-    "process.roles",
-    "producer.purgatory.",
-    "queued.max.requests",
-    "quota.window.",
-    "remote.",
-    "replica.",
-    "replication.quota.",
-    "request.timeout.ms",
     "sasl.",
-    "security.",
-    "share.",
-    "socket.connection.setup.",
     "ssl.",
-    "telemetry.max.bytes",
-    "transaction.abort.timed.out.",
-    "transaction.partition.verification.enable",
-    "transaction.remove.expired.",
-    "transaction.state.log.load.buffer.size",
-    "transaction.two.phase.commit.enable",
     "zookeeper.clientCnxnSocket",
     "zookeeper.max.in.flight.requests",
     "zookeeper.metadata.migration.enable",
@@ -515,8 +600,11 @@ _WITHOUT_EFFECT: Final = (
 """Names, and beginnings of names where they end in a dot."""
 
 
-def _warning(name: str) -> str:
-    if any(name == known or (known.endswith(".") and name.startswith(known)) for known in _WITHOUT_EFFECT):
+def _warning(name: str) -> str | None:
+    key = BROKER_CONFIGS.get(name)
+    if key is not None and key.acts:
+        return None
+    if key is not None or any(name == each or (each[-1] == "." and name.startswith(each)) for each in _WITHOUT_EFFECT):
         return f"{name} has no effect in kbroker"
     import difflib  # only for a mistyped name: a broker that starts without one does not pay for it
 
@@ -607,16 +695,52 @@ def topic_config(defaults: BrokerConfig, overrides: Mapping[str, str]) -> TopicC
     return TopicConfig(values, overrides)
 
 
-def _inherited(key: ConfigKey[Any], defaults: BrokerConfig) -> object:
-    """What a topic that says nothing gets: the first broker config that was set, else the default."""
+def _inherited(key: ConfigKey[Any], defaults: BrokerConfig, given: Mapping[str, str]) -> object:
+    """What a topic that says nothing gets: the first broker config that was given, else the default."""
     for name, factor in key.fallbacks:
-        if name in defaults.texts:
+        if name in given:
             value = defaults.value_of(name)
             # A negative time says "without limit", in whatever unit.
             if isinstance(value, int) and factor != 1:
                 value = -1 if value < 0 else value * factor
             return value
     return key.default
+
+
+def _valid_dynamic(texts: Mapping[str, str], *, is_per_broker: bool) -> dict[str, str]:
+    return {
+        name: text
+        for name, text in texts.items()
+        if validate_dynamic_configs({name: text}, is_per_broker=is_per_broker) is None
+    }
+
+
+def validate_dynamic_configs(texts: Mapping[str, str], *, is_per_broker: bool) -> str | None:
+    """Why a running broker cannot take these configs (`is_per_broker`), or a cluster as defaults; None if it can.
+
+    A name that is not known is taken, as Kafka takes it: it may be for a plugin.
+    """
+    known = {name: BROKER_CONFIGS[name] for name in texts if name in BROKER_CONFIGS}
+    if "node.id" in texts or any(key.update is UpdateMode.READ_ONLY for key in known.values()):
+        names = [name for name in texts if name == "node.id" or (name in known and name not in _DYNAMIC_CONFIGS)]
+        return f"Cannot update these configs dynamically: {', '.join(names)}"
+    if names := [name for name in known if name in _FIXED_WHILE_RUNNING]:
+        return f"{', '.join(names)} cannot change while the broker runs: set it in its properties and restart"
+    if names := [name for name, key in known.items() if key.update is UpdateMode.PER_BROKER]:
+        return f"These security configs can be updated only with the prefix of a listener: {', '.join(names)}"
+    for name, text in texts.items():
+        key = known.get(name) or (_THROTTLED_RATE if name in _ONLY_DYNAMIC else None)
+        try:
+            if key is not None:
+                key.parse(text)
+        except ValueError as problem:
+            return f"Invalid value: {problem}"
+    if not is_per_broker and (names := [name for name in texts if name.startswith("listener.name.")]):
+        return f"Cannot update these configs at default cluster level, a broker id is needed: {', '.join(names)}"
+    return None
+
+
+_THROTTLED_RATE: Final = int64(MAX_LONG, at_least(0), "Bytes of throttled replication in a second.")
 
 
 def validate_topic_configs(overrides: Mapping[str, str | None]) -> str | None:
@@ -643,25 +767,100 @@ def describe_topic_configs(defaults: BrokerConfig, overrides: Mapping[str, str])
     """Every topic config with its effective value, and where each value on the way to it comes from."""
     effective = topic_config(defaults, overrides)
     entries = []
-    for key in TOPIC_CONFIGS.values():
-        synonyms = []
-        if key.name in overrides:
-            synonyms.append(ConfigSynonym(key.name, overrides[key.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        synonyms += _synonyms(key, defaults)
+    for name, key in TOPIC_CONFIGS.items():
+        if key.is_retired and name not in overrides:
+            continue
+        value = key.format(effective.value_of(name))
+        names = [fallback.name for fallback in key.fallbacks]
+        synonyms = _synonyms(names, defaults)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        value = format_value(effective.value_of(key.name))
-        entries.append(ConfigEntry(key.name, value, source, key.type, tuple(synonyms), key.documentation))
+        # As in Kafka: the synonyms begin with the first fallback, and there are none while it has no value.
+        synonyms = _from_name(names[0], synonyms) if names else []
+        if name in overrides:
+            source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+            synonyms.insert(0, ConfigSynonym(name, value, source))
+        entries.append(ConfigEntry(name, value, source, key.type, tuple(synonyms), key.documentation))
     return entries
 
 
-def _synonyms(key: ConfigKey[Any], defaults: BrokerConfig) -> Iterable[ConfigSynonym]:
-    for name, _factor in key.fallbacks:
-        if name in defaults.texts:
-            yield ConfigSynonym(name, defaults.texts[name], ConfigSource.STATIC_BROKER_CONFIG)
-    for name, _factor in key.fallbacks:
+def describe_broker_configs(config: BrokerConfig, facts: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every broker config; `facts` are values that came out otherwise than given: an id, ports, directories."""
+    entries = []
+    for name, key in BROKER_CONFIGS.items():
+        if key.is_retired and name not in config.texts:
+            continue
+        value = facts.get(name, key.format(config.value_of(name)))
+        synonyms = _from_name(name, _synonyms(_SYNONYMS.get(name, (name,)), config, facts))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        is_read_only = key.update is UpdateMode.READ_ONLY
+        entry = ConfigEntry(name, value, source, key.type, tuple(synonyms), key.documentation, False, is_read_only)
+        entries.append(_without_secret(entry) if key.is_sensitive else entry)
+    entries += [
+        _unknown_entry(name, text, ConfigSource.DYNAMIC_BROKER_CONFIG)
+        for name, text in config.dynamic_texts.items()
+        if name not in BROKER_CONFIGS
+    ]
+    broker_id = next(entry for entry in entries if entry.name == "broker.id")
+    node_id = broker_id._replace(name="node.id", documentation="The same as broker.id, under KRaft's name.")
+    return [*entries, node_id._replace(synonyms=(ConfigSynonym("node.id", node_id.value, node_id.source),))]
+
+
+def describe_default_broker_configs(config: BrokerConfig) -> list[ConfigEntry]:
+    """What was set for all brokers at once."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    entries = []
+    for name, text in config.dynamic_default_texts.items():
+        key = BROKER_CONFIGS.get(name)
+        if key is None:
+            entries.append(_unknown_entry(name, text, source))
+        else:
+            synonyms = (ConfigSynonym(name, text, source),)
+            entries.append(ConfigEntry(name, text, source, key.type, synonyms, key.documentation))
+    return entries
+
+
+def _unknown_entry(name: str, text: str, source: ConfigSource) -> ConfigEntry:
+    """Who knows what it holds: it is not shown."""
+    if name in _ONLY_DYNAMIC:
+        synonyms = (ConfigSynonym(name, text, source),)
+        return ConfigEntry(name, text, source, ConfigType.LONG, synonyms, _THROTTLED_RATE.documentation)
+    return ConfigEntry(name, None, source, ConfigType.UNKNOWN, (ConfigSynonym(name, None, source),), None, True)
+
+
+def _without_secret(entry: ConfigEntry) -> ConfigEntry:
+    synonyms = tuple(synonym._replace(value=None) for synonym in entry.synonyms)
+    return entry._replace(value=None, synonyms=synonyms, is_sensitive=True)
+
+
+def _synonyms(
+    names: Iterable[str], config: BrokerConfig, facts: Mapping[str, str] = MappingProxyType({})
+) -> list[ConfigSynonym]:
+    """All values under these names, from the one that counts to the defaults."""
+    names = tuple(names)
+    layers = (
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, config.dynamic_texts),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, config.dynamic_default_texts),
+        (ConfigSource.STATIC_BROKER_CONFIG, {**config.texts, **facts} if facts else config.texts),
+    )
+    found = [ConfigSynonym(name, texts[name], source) for source, texts in layers for name in names if name in texts]
+    for name in names:
         default = BROKER_CONFIGS[name].default_text
         if default is not None:
-            yield ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG)
+            found.append(ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
+    return found
+
+
+def _from_name(name: str, synonyms: list[ConfigSynonym]) -> list[ConfigSynonym]:
+    return list(dropwhile(lambda synonym: synonym.name != name, synonyms))
+
+
+_SYNONYMS: Final = {
+    fallback.name: tuple(each.name for each in key.fallbacks)
+    for key in TOPIC_CONFIGS.values()
+    if len(key.fallbacks) > 1
+    for fallback in key.fallbacks
+}
+"""Broker configs that say one thing in several units."""
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -34,16 +34,16 @@ __all__ = [
     "int16",
     "int32",
     "int64",
-    "joined_texts",
+    "joined_strings",
     "keys_of",
     "one_of",
     "optional_int32",
     "optional_int64",
-    "optional_text",
+    "optional_string",
     "password",
     "some_of",
-    "text",
-    "text_list",
+    "string",
+    "strings",
 ]
 
 T = TypeVar("T")
@@ -294,9 +294,9 @@ def one_of(*choices: str) -> Check:
 
 
 def some_of(*choices: str) -> Check:
-    """A list that holds nothing else."""
-    problem = f"must list one or more of {', '.join(choices)}"
-    return lambda value: None if value and all(item in choices for item in value) else problem
+    """A list that holds nothing else; it may be empty, as in Kafka 4.1."""
+    problem = f"must list nothing but {', '.join(choices)}"
+    return lambda value: None if all(item in choices for item in value) else problem
 
 
 def flag(default: bool, documentation: str, *fallbacks: str | Fallback, **marks: Unpack[Marks]) -> ConfigKey[bool]:
@@ -325,13 +325,13 @@ def double(
     return ConfigKey(ConfigType.DOUBLE, default, check, documentation, fallbacks, **marks)
 
 
-def text(
+def string(
     default: str, check: Check | None, documentation: str, *fallbacks: str | Fallback, **marks: Unpack[Marks]
 ) -> ConfigKey[str]:
     return ConfigKey(ConfigType.STRING, default, check, documentation, fallbacks, **marks)
 
 
-def text_list(
+def strings(
     default: tuple[str, ...] | None,
     check: Check | None,
     documentation: str,
@@ -341,9 +341,7 @@ def text_list(
     return ConfigKey(ConfigType.LIST, cast("tuple[str, ...]", default), check, documentation, fallbacks, **marks)
 
 
-def joined_texts(
-    default: tuple[str, ...], documentation: str, **marks: Unpack[Marks]
-) -> ConfigKey[tuple[str, ...]]:
+def joined_strings(default: tuple[str, ...], documentation: str, **marks: Unpack[Marks]) -> ConfigKey[tuple[str, ...]]:
     """A list that Kafka declares as one text."""
     return ConfigKey(ConfigType.STRING, default, None, documentation, parser=_list, **marks)
 
@@ -356,7 +354,7 @@ def optional_int64(check: Check | None, documentation: str, **marks: Unpack[Mark
     return ConfigKey(ConfigType.LONG, None, check, documentation, **marks)
 
 
-def optional_text(documentation: str, **marks: Unpack[Marks]) -> ConfigKey[str | None]:
+def optional_string(documentation: str, **marks: Unpack[Marks]) -> ConfigKey[str | None]:
     return ConfigKey(ConfigType.STRING, None, None, documentation, **marks)
 
 

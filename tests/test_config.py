@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,13 +15,18 @@ from kbroker.config import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
     BrokerConfig,
+    ConfigEntry,
     ConfigKey,
     ConfigSource,
     ConfigType,
     Endpoint,
+    describe_broker_configs,
+    describe_default_broker_configs,
     describe_topic_configs,
+    format_value,
     parse_properties,
     topic_config,
+    validate_dynamic_configs,
     validate_topic_configs,
 )
 from kbroker.errors import UserError
@@ -113,8 +119,8 @@ def test_a_config_does_not_change() -> None:
         ("num.partitions", "", "not a whole number"),
         ("auto.create.topics.enable", "yes", "is not true or false"),
         ("compression.type", "brotli", "must be one of"),
-        ("log.cleanup.policy", "delete,shred", "must list one or more of compact, delete"),
-        ("log.cleanup.policy", "", "must list one or more of"),
+        ("log.cleanup.policy", "delete,shred", "must list nothing but compact, delete"),
+        ("num.io.threads", "0", "num.io.threads=0 must be at least 1"),
         ("log.cleaner.min.cleanable.ratio", "1.5", "must be between 0 and 1"),
         ("log.cleaner.min.cleanable.ratio", "half", "is not a number"),
         ("offsets.topic.replication.factor", "40000", "16 bits"),
@@ -268,18 +274,139 @@ def test_topic_configs_are_validated_with_a_reason(overrides: dict[str, str | No
         assert problem in reason
 
 
+def topic_entries(config: BrokerConfig, **overrides: str) -> dict[str, ConfigEntry]:
+    texts = {name.replace("_", "."): text for name, text in overrides.items()}
+    return {entry.name: entry for entry in describe_topic_configs(config, texts)}
+
+
+def broker_entries(config: BrokerConfig, **facts: str) -> dict[str, ConfigEntry]:
+    texts = {name.replace("_", "."): text for name, text in facts.items()}
+    return {entry.name: entry for entry in describe_broker_configs(config, texts)}
+
+
+def synonyms_of(entry: ConfigEntry) -> list[tuple[str, str | None, int]]:
+    return [(each.name, each.value, each.source.value) for each in entry.synonyms]
+
+
 def test_a_described_config_names_every_source_on_the_way_to_its_value() -> None:
-    entries = {entry.name: entry for entry in describe_topic_configs(broker(log_retention_minutes="5"), {})}
-    retention = entries["retention.ms"]
+    retention = topic_entries(broker(log_retention_ms="300000", log_retention_minutes="7"))["retention.ms"]
     assert retention.value == "300000"
     assert retention.source is ConfigSource.STATIC_BROKER_CONFIG
-    assert retention.is_default
+    assert not retention.is_default
     assert retention.type is ConfigType.LONG
-    assert [(each.name, each.value, each.source.value) for each in retention.synonyms] == [
-        ("log.retention.minutes", "5", 4),
+    assert synonyms_of(retention) == [
+        ("log.retention.ms", "300000", 4),
+        ("log.retention.minutes", "7", 4),
         ("log.retention.hours", "168", 5),
     ]
-    assert set(entries) == set(TOPIC_CONFIGS)
+
+
+def test_a_value_in_a_coarser_unit_has_its_source_and_like_in_kafka_no_synonyms() -> None:
+    retention = topic_entries(broker(log_retention_minutes="5"))["retention.ms"]
+    assert (retention.value, retention.source, retention.synonyms) == (
+        "300000",
+        ConfigSource.STATIC_BROKER_CONFIG,
+        (),
+    )
+    assert topic_entries(broker())["retention.ms"].is_default
+
+
+def test_what_kafka_4_1_dropped_is_described_only_where_it_is_set() -> None:
+    assert set(topic_entries(broker())) == set(TOPIC_CONFIGS) - ONLY_IN_3_9
+    assert "message.downconversion.enable" in topic_entries(broker(), message_downconversion_enable="false")
+    assert "zookeeper.connect" not in broker_entries(broker())
+    assert broker_entries(broker(zookeeper_connect="a:1"))["zookeeper.connect"].value == "a:1"
+
+
+def test_a_broker_describes_every_config_and_keeps_secrets() -> None:
+    config = broker(ssl_keystore_password="hush", num_partitions="4", broker_id="7")
+    entries = broker_entries(config, log_dirs="/a,/b")
+    assert set(entries) == (set(BROKER_CONFIGS) - ONLY_IN_3_9) | {"node.id"}
+    assert entries["node.id"].value == entries["broker.id"].value == "7"
+    assert (entries["log.dirs"].value, entries["log.dirs"].source) == ("/a,/b", ConfigSource.STATIC_BROKER_CONFIG)
+    assert synonyms_of(entries["num.partitions"]) == [("num.partitions", "4", 4), ("num.partitions", "1", 5)]
+    assert (entries["num.partitions"].is_read_only, entries["log.segment.bytes"].is_read_only) == (True, False)
+    secret = entries["ssl.keystore.password"]
+    assert (secret.value, secret.is_sensitive, synonyms_of(secret)) == (
+        None,
+        True,
+        [("ssl.keystore.password", None, 4)],
+    )
+    assert entries["log.cleaner.io.max.bytes.per.second"].value == "1.7976931348623157E308"
+    assert entries["authorizer.class.name"].value == ""
+    assert entries["early.start.listeners"].value is None
+    assert "hush" not in repr(entries)
+
+
+def test_what_changes_while_the_broker_runs_acts_in_place_and_the_brokers_own_wins() -> None:
+    config = broker(log_retention_hours="1", log_segment_bytes="2000000")
+    config.set_dynamic({"log.retention.ms": "600"}, {"log.retention.ms": "700", "log.segment.bytes": "3000000"})
+    assert (config.log_retention_ms, config.topic_defaults.retention_ms) == (600, 600)
+    assert config.topic_defaults.segment_bytes == 3_000_000
+    assert synonyms_of(broker_entries(config)["log.retention.ms"]) == [
+        ("log.retention.ms", "600", 2),
+        ("log.retention.ms", "700", 3),
+        ("log.retention.hours", "1", 4),
+        ("log.retention.hours", "168", 5),
+    ]
+    assert [(entry.name, entry.value) for entry in describe_default_broker_configs(config)] == [
+        ("log.retention.ms", "700"),
+        ("log.segment.bytes", "3000000"),
+    ]
+    config.set_dynamic({}, {})
+    assert (config.log_retention_ms, config.topic_defaults.retention_ms) == (None, 3_600_000)
+    assert config.topic_defaults.segment_bytes == 2_000_000
+
+
+def test_stored_configs_that_cannot_be_taken_are_passed_over() -> None:
+    config = broker()
+    config.set_dynamic({"num.partitions": "9", "log.retention.ms": "x", "for.a.plugin": "1"}, {})
+    assert (config.num_partitions, config.log_retention_ms) == (1, None)
+    plugin = broker_entries(config)["for.a.plugin"]
+    assert (plugin.value, plugin.is_sensitive, plugin.type) == (None, True, ConfigType.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_per_broker", "problem"),
+    [
+        ({"log.retention.ms": "5"}, True, None),
+        ({"log.retention.ms": "5"}, False, None),
+        ({"no.such.config": "x"}, True, None),
+        ({"leader.replication.throttled.rate": "1000"}, True, None),
+        ({"leader.replication.throttled.rate": "fast"}, True, "is not a whole number"),
+        (
+            {"num.partitions": "5", "log.dirs": "/x"},
+            True,
+            "Cannot update these configs dynamically: num.partitions, log",
+        ),
+        ({"node.id": "5"}, True, "Cannot update these configs dynamically: node.id"),
+        ({"listeners": "PLAINTEXT://a:1"}, True, "restart"),
+        ({"ssl.keystore.type": "PEM"}, True, "prefix of a listener"),
+        ({"listener.name.a.ssl.keystore.type": "PEM"}, True, None),
+        ({"listener.name.a.ssl.keystore.type": "PEM"}, False, "broker id"),
+        ({"log.retention.ms": "x"}, True, "Invalid value: log.retention.ms=x"),
+    ],
+)
+def test_a_running_broker_takes_what_is_dynamic(
+    texts: dict[str, str], is_per_broker: bool, problem: str | None
+) -> None:
+    reason = validate_dynamic_configs(texts, is_per_broker=is_per_broker)
+    assert (reason is None) if problem is None else (reason is not None and problem in reason)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.5"),
+        (0.0, "0.0"),
+        (1e7, "1.0E7"),
+        (123456789.5, "1.234567895E8"),
+        (0.0001, "1.0E-4"),
+        (-2.5e-7, "-2.5E-7"),
+    ],
+)
+def test_numbers_look_as_java_prints_them(value: float, text: str) -> None:
+    assert format_value(value) == text
 
 
 def test_a_topics_own_config_comes_first_when_described() -> None:
@@ -287,6 +414,7 @@ def test_a_topics_own_config_comes_first_when_described() -> None:
     assert entries["cleanup.policy"].value == "compact"
     assert entries["cleanup.policy"].source is ConfigSource.DYNAMIC_TOPIC_CONFIG
     assert not entries["cleanup.policy"].is_default
+    assert entries["preallocate"].is_default
     assert entries["cleanup.policy"].synonyms[0].name == "cleanup.policy"
     assert entries["preallocate"].value == "false"
 
@@ -306,6 +434,24 @@ def test_a_topics_default_is_what_the_brokers_defaults_give(key: ConfigKey[objec
     given = {each.name: BROKER_CONFIGS[each.name].default_text for each in key.fallbacks}
     config = BrokerConfig.from_properties({name: text for name, text in given.items() if text is not None})
     assert config.topic_defaults.value_of(key.name) == key.default
+
+
+SOURCES = {path: path.read_text() for path in (Path(__file__).parents[1] / "kbroker").rglob("*.py")}
+USED_ATTRIBUTES = set(
+    re.findall(r"(?:config|defaults|broker|self|\))(?=\.([a-z0-9_]+)\b)", "\n".join(SOURCES.values()))
+)
+MARK_IT = "its row says otherwise: set or drop acts=False, or move it out of inactive_configs.py"
+
+
+@pytest.mark.parametrize("key", TOPIC_CONFIGS.values(), ids=lambda key: key.name)
+def test_a_topic_config_is_marked_as_acting_if_somebody_reads_it(key: ConfigKey[object]) -> None:
+    assert key.acts == (key.attribute in USED_ATTRIBUTES), MARK_IT
+
+
+@pytest.mark.parametrize("key", BROKER_CONFIGS.values(), ids=lambda key: key.name)
+def test_a_broker_config_is_marked_as_acting_if_somebody_reads_it(key: ConfigKey[object]) -> None:
+    stands_in = any(key.name == each.name for topic in TOPIC_CONFIGS.values() if topic.acts for each in topic.fallbacks)
+    assert key.acts == (stands_in or key.attribute in USED_ATTRIBUTES), MARK_IT
 
 
 # Where we differ from Apache Kafka 4.1 on purpose.
@@ -337,7 +483,8 @@ def documented(java: str, classpath: str, main: str) -> dict[str, dict[str, str]
     """What Kafka itself says of its configs: name -> column -> text."""
     run = subprocess.run([java, "-cp", classpath, main], capture_output=True, text=True, check=True)
     configs = {}
-    for name, rest in re.findall(r'<h4><a id="([^"]+)"></a>(.*?)</li>', run.stdout, re.DOTALL):
+    # A description may hold a list of its own: an entry ends where the next begins.
+    for name, rest in re.findall(r'<h4><a id="([^"]+)"></a>(.*?)(?=<h4>|\Z)', run.stdout, re.DOTALL):
         cells = re.findall(r"<tr><th>([^<]+):</th><td>(.*?)</td></tr>", rest, re.DOTALL)
         configs[name] = {column: html.unescape(text) for column, text in cells}
     return configs
@@ -383,6 +530,8 @@ def test_topic_configs_are_those_of_kafka_4_1(java: str, judge_classpath: str) -
 def test_broker_configs_are_those_of_kafka_4_1(java: str, judge_classpath: str) -> None:
     kafka = documented(java, judge_classpath, "kafka.server.KafkaConfig")
     ours = {name: key for name, key in BROKER_CONFIGS.items() if name not in ONLY_IN_3_9 | UNDOCUMENTED}
+    assert set(kafka) == {*ours, "node.id"}
+    assert {name for name, key in ours.items() if key.update.value != kafka[name]["Update Mode"]} == set()
     assert [each for each in differences(ours, kafka) if each.split()[0] not in LIMIT_OF_3_9] == []
 
 

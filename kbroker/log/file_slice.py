@@ -37,18 +37,6 @@ class FileSlice:
     def read(self) -> bytes:
         return self.file.open().read_at(self.size, self.position)
 
-    def is_cached(self) -> bool:
-        """False if sending it would surely wait for the disk: `read_ahead` in a thread first."""
-        return self.file.open().is_cached(self.position, self.size)
-
-    def read_ahead(self) -> None:
-        """Brings the range into the page cache. Blocks: not for the loop."""
-        handle = self.file.handle
-        assert handle is not None
-        step = 1 << 20
-        for position in range(self.position, self.position + self.size, step):
-            handle.read_at(min(step, self.position + self.size - position), position)
-
     def release(self) -> None:
         if self._is_pinned:
             self._is_pinned = False

@@ -18,9 +18,7 @@ from kbroker.protocol.record_batch import ReadBuffer
 __all__ = ["DirectoryLock", "File", "FileSystem", "OsFile", "OsFileSystem", "storage_failure"]
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _IOV_MAX: Final = 1024  # Linux and macOS alike
-_PROBE: Final = 1  # bytes read at either end of a range to learn whether it lies in the page cache
 
 
 def storage_failure(error: OSError, path: str) -> StorageFailure:
@@ -38,10 +36,6 @@ class File(Protocol):
 
     def read_at(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only where the file ends."""
-        ...
-
-    def is_cached(self, position: int, size: int) -> bool:
-        """False if reading the range would surely wait for the disk; True where that cannot be known."""
         ...
 
     def size(self) -> int: ...
@@ -131,19 +125,6 @@ class OsFile:
             return b"".join(parts)
         except OSError as error:
             raise storage_failure(error, self.path) from error
-
-    def is_cached(self, position: int, size: int) -> bool:
-        if not _RWF_NOWAIT or size <= 0:
-            return True
-        probe = bytearray(_PROBE)
-        try:
-            os.preadv(self.fd, [probe], position, _RWF_NOWAIT)
-            os.preadv(self.fd, [probe], position + size - 1, _RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True  # a file system that does not support the flag
-        return True
 
     def size(self) -> int:
         with _Refusals(self.path):

@@ -1,6 +1,6 @@
 """The produce requests of one run of frames: their batches are written together, then they are answered.
 
-A run is what the connections of one round have sent. `end` comes before anything of it is answered and while the receive
+A run is what the connections of one round have sent. `end` comes before anything of it is answered, while the receive
 buffers still stand; any other kind of request ends the run first, so that it sees what came before it.
 """
 

@@ -36,9 +36,10 @@ class Maintenance:
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tick)
-            nursery.start_soon(self._every, self._config.log_retention_check_interval_ms, self._apply_retention)
-            nursery.start_soon(self._every, self._config.log_flush_offset_checkpoint_interval_ms, self._checkpoint)
-            nursery.start_soon(self._every, 600_000, self._expire_producers)
+            config = self._config
+            nursery.start_soon(self._every, config.log_retention_check_interval_ms, self._apply_retention)
+            nursery.start_soon(self._every, config.log_flush_offset_checkpoint_interval_ms, self._checkpoint)
+            nursery.start_soon(self._every, config.producer_id_expiration_check_interval_ms, self._expire_producers)
 
     async def _tick(self) -> None:
         while True:
@@ -79,10 +80,8 @@ class Maintenance:
 
     def _apply_retention_to(self, partition: Partition) -> None:
         now_ms = self._clock.now_ms()
-        log = partition.log
-        if log.config.is_deleted:
-            log.apply_retention(now_ms)
-        log.collect_deleted(now_ms)
+        partition.log.apply_retention(now_ms)
+        partition.log.collect_deleted(now_ms)
 
     async def _expire_producers(self) -> None:
         await self._sliced(self._table, self._expire_producers_of)
@@ -93,9 +92,7 @@ class Maintenance:
 
     async def _checkpoint(self) -> None:
         for directory in self._table.directories:
-            directory.checkpoint_recovery_points()
-            directory.checkpoint_high_watermarks()
-            directory.checkpoint_log_starts()
+            await trio.to_thread.run_sync(directory.write_checkpoints, directory.take_checkpoints())
 
     async def _sliced(self, partitions: Iterable[Partition], work: Callable[[Partition], None]) -> None:
         began = self._clock.monotonic()

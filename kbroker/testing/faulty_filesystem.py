@@ -206,9 +206,6 @@ class FaultyFile:
         self._filesystem.fail(self._filesystem.read_error, self._path)
         return bytes(self._content.data[position : position + size])
 
-    def is_cached(self, position: int, size: int) -> bool:
-        return True
-
     def size(self) -> int:
         assert self._is_open
         return len(self._content.data)

@@ -410,6 +410,20 @@ def test_truncating_to_every_offset_and_appending_again(place: Place) -> None:
     log.close()
 
 
+def test_truncating_takes_back_what_was_flushed_and_the_largest_timestamp(place: Place) -> None:
+    log = open_log(*place, LogConfig(index_interval_bytes=0))
+    for timestamp in (NOW, NOW + 5, NOW + 900, NOW + 800):
+        append(log, make_batch(timestamp=timestamp))
+    log.flush(NOW)
+    log.truncate_to(2)
+    assert log.recovery_point == 2
+    append(log, make_batch(timestamp=NOW + 7))
+    latest = log.offset_of_max_timestamp()
+    assert latest is not None
+    assert (latest.timestamp, latest.offset) == (NOW + 7, 2)
+    log.close()
+
+
 def test_producers_are_as_they_were_at_the_offset_truncated_to(place: Place) -> None:
     log = open_log(*place, SMALL)
     for number in range(30):

@@ -305,7 +305,9 @@ def test_epochs_that_the_file_knows_are_kept_by_recovery(faulty: FaultyFileSyste
     log = open_log(faulty, PATH, SMALL)
     for number in range(40):
         append(log, make_batch(b"x" * 60), epoch=number // 15)
-    assert recover(faulty).leader_epochs.entries == [(0, 0), (1, 15), (2, 30)]
+    log.flush(NOW)
+    for recovery_point in (0, 20, 25, 35, 40):
+        assert recover(faulty, recovery_point).leader_epochs.entries == [(0, 0), (1, 15), (2, 30)]
     faulty.replace(f"{PATH}/leader-epoch-checkpoint", b"0\n1\n0 0\n")
     assert recover(faulty).leader_epochs.entries == [(0, 0), (1, 15), (2, 30)]
 
