@@ -47,6 +47,7 @@ from kbroker.errors import UserError
 from kbroker.inactive_configs import CLUSTER_WIDE, PER_BROKER, InactiveBrokerConfig
 
 __all__ = [
+    "ACTS_AT_START",
     "BROKER_CONFIGS",
     "TOPIC_CONFIGS",
     "BrokerConfig",
@@ -428,6 +429,9 @@ class BrokerConfig(InactiveBrokerConfig):
         MAX_INT, at_least(0), "Most connections at one time from one address.", update=CLUSTER_WIDE
     )
     max_incremental_fetch_session_cache_slots = int32(1000, at_least(0), "Most fetch sessions that are remembered.")
+    max_request_partition_size_limit = int32(
+        2000, at_least(1), "Most partitions in one answer to DescribeTopicPartitions, whatever the client asks for."
+    )
     message_max_bytes = int32(MB + 12, at_least(0), "Broker's default for max.message.bytes.", update=CLUSTER_WIDE)
     min_insync_replicas = int32(
         1, at_least(1), "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
@@ -448,7 +452,7 @@ class BrokerConfig(InactiveBrokerConfig):
         100 * MB, at_least(1), "Segment size of the topic that holds committed offsets."
     )
     producer_id_expiration_check_interval_ms = int32(
-        600_000, at_least(1), "How often idle producer ids are looked for.", acts=False
+        600_000, at_least(1), "How often idle producer ids are looked for."
     )
     producer_id_expiration_ms = int32(
         DAY_MS, at_least(1), "How long a partition remembers a producer that sends nothing.", update=CLUSTER_WIDE
@@ -463,11 +467,11 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.", acts=False)
     socket_receive_buffer_bytes = int32(
-        102_400, None, "The system's receive buffer of a connection; -1 leaves it to the system.", acts=False
+        102_400, None, "The system's receive buffer of a connection; -1 leaves it to the system."
     )
     socket_request_max_bytes = int32(100 * MB, at_least(1), "Largest request.")
     socket_send_buffer_bytes = int32(
-        102_400, None, "The system's send buffer of a connection; -1 leaves it to the system.", acts=False
+        102_400, None, "The system's send buffer of a connection; -1 leaves it to the system."
     )
     transaction_max_timeout_ms = int32(900_000, at_least(1), "Longest transaction timeout that a producer may ask for.")
     transaction_state_log_min_isr = int32(2, at_least(1), "min.insync.replicas of the topic that holds transactions.")
@@ -562,6 +566,8 @@ BROKER_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in 
 _DYNAMIC_CONFIGS: Final = {name: key for name, key in BROKER_CONFIGS.items() if key.update is not UpdateMode.READ_ONLY}
 # Kafka opens and closes listeners as it runs; here that takes a restart.
 _FIXED_WHILE_RUNNING: Final = ("listeners", "listener.security.protocol.map")
+ACTS_AT_START: Final = ("max.connections", "max.connections.per.ip")
+"""Dynamic in Kafka; here a new value waits for the next start."""
 # Brokers know these only while they run: kafka-reassign-partitions sets them.
 _ONLY_DYNAMIC: Final = (
     "follower.replication.throttled.rate",

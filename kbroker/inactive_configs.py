@@ -239,9 +239,6 @@ class InactiveBrokerConfig(ConfigTable):
     max_connections_per_ip_overrides = string(
         "", None, "Other limits than max.connections.per.ip for some addresses, as HOST:COUNT.", update=CLUSTER_WIDE
     )
-    max_request_partition_size_limit = int32(
-        2000, at_least(1), "Most partitions in one answer to DescribeTopicPartitions, whatever the client asks for."
-    )
     metadata_log_dir = optional_string("Directory of the KRaft metadata log; unset: the first data directory.")
     metadata_log_max_record_bytes_between_snapshots = int64(
         20 * MB, at_least(1), "Bytes of metadata records after which a new snapshot is written."

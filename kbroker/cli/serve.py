@@ -12,6 +12,7 @@ from typing import Final, TextIO
 import click
 import trio
 
+from kbroker.cli.command import Command
 from kbroker.config import BrokerConfig, Endpoint, parse_properties
 from kbroker.errors import UserError
 from kbroker.names import topic_name_problem
@@ -60,7 +61,19 @@ def _topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str])
     return topics
 
 
-@click.command("serve")
+@click.command(
+    "serve",
+    cls=Command,
+    examples=[
+        ("kbroker serve", "on 127.0.0.1:9092, with its data in kbroker-data"),
+        (
+            "kbroker serve --listen 127.0.0.1:0 --data-dir /tmp/orders --topic orders:3",
+            "a free port, and a topic to begin with",
+        ),
+        ("kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092", "for other machines"),
+        ("kbroker serve --config server.properties --set num.partitions=3", "as Kafka is configured, with one change"),
+    ],
+)
 @click.option(
     "--listen",
     metavar="HOST:PORT",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kbroker.cli.command import Command
+
 __all__ = ["command", "installed_version"]
 
 
@@ -16,7 +18,7 @@ def installed_version() -> str:
         return "unknown (run from its sources, not installed)"
 
 
-@click.command("version")
+@click.command("version", cls=Command, examples=[("kbroker version", "the release that is installed")])
 def command() -> None:
     """Say which release of kbroker this is."""
     click.echo(f"kbroker {installed_version()}")

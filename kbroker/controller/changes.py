@@ -17,6 +17,7 @@ __all__ = [
     "Change",
     "ClusterIdSet",
     "ControllerChanged",
+    "EntityConfigsChanged",
     "PartitionsChanged",
     "TopicAdded",
     "TopicConfigsChanged",
@@ -65,6 +66,14 @@ class TopicConfigsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class EntityConfigsChanged:
+    """Configs or quotas of what is no topic: a broker, all brokers, a group, a user; none are left if it is empty."""
+
+    entity: str
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionsChanged:
     """New states of partitions, by number; numbers past the last known one are partitions that were added."""
 
@@ -80,6 +89,7 @@ Change = (
     | TopicAdded
     | TopicRemoved
     | TopicConfigsChanged
+    | EntityConfigsChanged
     | PartitionsChanged
 )
 
@@ -103,6 +113,8 @@ def apply(image: Image, changes: Iterable[Change]) -> Image:
                 draft.remove_topic(topic.name)
             case TopicConfigsChanged(topic_name, configs):
                 draft.topics[topic_name] = replace(draft.topics[topic_name], configs=configs)
+            case EntityConfigsChanged(entity, configs):
+                draft.set_entity_configs(entity, configs)
             case PartitionsChanged(topic_name, partitions):
                 draft.topics[topic_name] = _with_partitions(draft.topics[topic_name], partitions)
     return draft.finish()
@@ -111,7 +123,16 @@ def apply(image: Image, changes: Iterable[Change]) -> Image:
 class _Draft:
     """The tables of an image that does not exist yet."""
 
-    __slots__ = ("brokers", "cluster_id", "controller_epoch", "controller_id", "names_by_id", "names_by_key", "topics")
+    __slots__ = (
+        "brokers",
+        "cluster_id",
+        "controller_epoch",
+        "controller_id",
+        "entity_configs",
+        "names_by_id",
+        "names_by_key",
+        "topics",
+    )
 
     def __init__(self, image: Image) -> None:
         self.cluster_id = image.cluster_id
@@ -121,6 +142,12 @@ class _Draft:
         self.topics = dict(image.topics)
         self.names_by_id = dict(image.topic_names_by_id)
         self.names_by_key = dict(image.topic_names_by_collision_key)
+        self.entity_configs = dict(image.entity_configs)
+
+    def set_entity_configs(self, entity: str, configs: Mapping[str, str]) -> None:
+        self.entity_configs.pop(entity, None)
+        if configs:
+            self.entity_configs[entity] = configs
 
     def add_topic(self, topic: Topic) -> None:
         assert topic.name not in self.topics, topic.name
@@ -149,6 +176,7 @@ class _Draft:
             topics=self.topics,
             topic_names_by_id=self.names_by_id,
             topic_names_by_collision_key=self.names_by_key,
+            entity_configs=self.entity_configs,
         )
 
 

@@ -6,20 +6,31 @@ write. One operation at a time; the image changes, and listeners run, only after
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from kbroker.clock import Clock
-from kbroker.config import BrokerConfig, Endpoint, topic_config, validate_topic_configs
+from kbroker.config import (
+    ACTS_AT_START,
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    BrokerConfig,
+    ConfigKey,
+    Endpoint,
+    topic_config,
+    validate_topic_configs,
+)
 from kbroker.controller import znodes
 from kbroker.controller.changes import (
     BrokerAdded,
     Change,
     ClusterIdSet,
     ControllerChanged,
+    EntityConfigsChanged,
     PartitionsChanged,
     TopicAdded,
     TopicConfigsChanged,
@@ -27,7 +38,7 @@ from kbroker.controller.changes import (
     apply,
 )
 from kbroker.controller.election import elect, initial_state
-from kbroker.controller.feed import ensure_layout, read_cluster_id, read_topics
+from kbroker.controller.feed import ensure_layout, read_cluster_id, read_entity_configs, read_topics
 from kbroker.controller.image import Broker, Image, Partition, Topic
 from kbroker.controller.topic_rules import NewTopic, existing_topic_refusal, plan_partitions, plan_topic
 from kbroker.controller.tree import (
@@ -43,18 +54,33 @@ from kbroker.controller.tree import (
     SessionLost,
     SetData,
     Tree,
+    parent_of,
     size_of,
 )
 from kbroker.controller.znodes import ProducerIdBlock
 from kbroker.errors import Refusal, UserError
+from kbroker.group_config import GROUP_CONFIGS
 from kbroker.names import RandomBytes, collision_key
 from kbroker.protocol.error_codes import ErrorCode
 
-__all__ = ["Controller", "ImageListener", "generate_broker_id"]
+__all__ = ["ConfigsUpdate", "Controller", "ImageListener", "generate_broker_id"]
+
+logger = logging.getLogger(__name__)
 
 ImageListener = Callable[[Image, Sequence[Change]], None]
+ConfigsUpdate = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From the configs as they are to the configs as they shall be; raises a Refusal where they must not."""
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
+
+_ALL_BROKERS: Final = znodes.DEFAULT_BROKERS
+
+# Quotas are in none of them; of what clients shall measure nothing acts, as they are never asked for it.
+_TABLES: Final[Mapping[str, Mapping[str, ConfigKey[Any]]]] = {
+    "brokers": BROKER_CONFIGS,
+    "groups": GROUP_CONFIGS,
+    "client-metrics": {},
+}
 
 # A multi travels as one packet; the check that goes along needs its share.
 _MULTI_BYTES: Final = MAX_NODE_SIZE - 1000
@@ -96,6 +122,8 @@ class Controller:
         async with self._lock:
             await ensure_layout(self._tree)
             cluster_id = await read_cluster_id(self._tree, self._random_bytes)
+            # Before the topics: what they fall back to.
+            self._commit(await read_entity_configs(self._tree))
             loaded = await read_topics(self._tree, self._random_bytes)
             self._pending_deletions = loaded.pending_deletions
             self._topics_without_id = loaded.topics_without_id
@@ -130,6 +158,8 @@ class Controller:
                     else each
                     for each in outcomes
                 ]
+                for each in planned:
+                    _warn_of_inactive(f"topic {each.name}", each.configs, TOPIC_CONFIGS)
             return outcomes
 
     async def delete_topic(self, *, name: str | None = None, topic_id: bytes | None = None) -> Topic:
@@ -183,20 +213,57 @@ class Controller:
 
     async def alter_topic_configs(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> None:
         """Puts these overrides in the place of all that the topic has."""
+        await self.update_topic_configs(name, lambda _: configs, validate_only=validate_only)
+
+    async def update_topic_configs(self, name: str, update: ConfigsUpdate, *, validate_only: bool = False) -> None:
+        """Overrides made from those that the topic has now. A topic that is not there is told of last, as in Kafka."""
         async with self._turn():
-            self._known(name)
+            topic = self._image.topic(name)
+            before = topic.configs if topic is not None else {}
+            configs = dict(update(before))
             problem = validate_topic_configs(configs)
             if problem is not None:
                 raise Refusal(ErrorCode.INVALID_CONFIG, problem)
-            if validate_only:
+            self._known(name)
+            if validate_only or configs == before:
                 return
-            await self._write(
-                [
-                    SetData(znodes.topic_config_path(name), znodes.encode_configs(configs)),
-                    Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(f"topics/{name}"), sequential=True),
-                ]
-            )
-            self._commit([TopicConfigsChanged(name, dict(configs))])
+            path = znodes.topic_config_path(name)
+            data = znodes.encode_configs(configs)
+            # A tree that somebody else wrote may lack the node: no configs, no node.
+            write: Operation = SetData(path, data) if await self._tree.exists(path) else Create(path, data)
+            await self._write([write, _announcement(f"topics/{name}")])
+            self._commit([TopicConfigsChanged(name, configs)])
+            _warn_of_inactive(f"topic {name}", _changed(before, configs), TOPIC_CONFIGS)
+
+    async def update_entity_configs(self, entity: str, update: ConfigsUpdate, *, validate_only: bool = False) -> None:
+        """Configs or quotas of what is no topic, made from those that it has now; see `znodes.entity_path`.
+
+        Those of this broker act from the moment that they are written.
+        """
+        async with self._turn():
+            before = self._image.configs_of(entity)
+            configs = dict(update(before))
+            if validate_only or configs == before:
+                return
+            await self._write([*await self._entity_nodes(entity, configs), _announcement(entity)])
+            self._commit([EntityConfigsChanged(entity, configs)])
+            table = _TABLES.get(entity.partition("/")[0])
+            if table is not None:
+                _warn_of_inactive(entity, _changed(before, configs), table)
+
+    async def _entity_nodes(self, entity: str, configs: Mapping[str, str]) -> list[Operation]:
+        """A node without configs goes, unless others hang from it."""
+        path = znodes.entity_config_path(entity)
+        data = znodes.encode_configs(configs)
+        if await self._tree.exists(path):
+            is_needed = configs or await self._tree.children(path)
+            return [SetData(path, data) if is_needed else Delete(path)]
+        missing: list[Operation] = []
+        parent = parent_of(path)
+        while not await self._tree.exists(parent):
+            missing.insert(0, Create(parent))
+            parent = parent_of(parent)
+        return [*missing, Create(path, data)]
 
     async def bump_leader_epochs(self, partitions: Iterable[tuple[str, int]]) -> None:
         """A new leader epoch under the same leader: for a log that recovery shortened, before it serves again.
@@ -241,8 +308,20 @@ class Controller:
     def _commit(self, changes: Sequence[Change]) -> None:
         if changes:
             self._image = apply(self._image, changes)
+            changes = [*changes, *self._take_broker_configs(changes)]
             for listener in self._listeners:
                 listener(self._image, changes)
+
+    def _take_broker_configs(self, changes: Sequence[Change]) -> list[Change]:
+        """Puts this broker's dynamic configs into effect; topics that fall back to them are changed along."""
+        own = f"brokers/{self._broker_id}"
+        if not any(isinstance(each, EntityConfigsChanged) and each.entity in (own, _ALL_BROKERS) for each in changes):
+            return []
+        before = self._config.topic_defaults
+        self._config.set_dynamic(self._image.configs_of(own), self._image.configs_of(_ALL_BROKERS))
+        if vars(before) == vars(self._config.topic_defaults):
+            return []
+        return [TopicConfigsChanged(topic.name, topic.configs) for topic in self._image.topics.values()]
 
     async def _write(self, operations: Sequence[Operation]) -> None:
         """All of them in order, in as few multis as they fit into; each multi is all or nothing."""
@@ -422,6 +501,23 @@ def _or_raise(outcome: Topic | Refusal) -> Topic:
     if isinstance(outcome, Refusal):
         raise outcome
     return outcome
+
+
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in after.items() if before.get(name) != text}
+
+
+def _warn_of_inactive(what: str, configs: Mapping[str, str], table: Mapping[str, ConfigKey[Any]]) -> None:
+    """Somebody set it: they shall find out that it does nothing, or not yet."""
+    for name in configs:
+        if name not in table or not table[name].acts:
+            logger.warning("%s of %s is kept, but has no effect in kbroker", name, what)
+        elif name in ACTS_AT_START and table is BROKER_CONFIGS:
+            logger.warning("%s of %s takes effect when the broker is started again", name, what)
+
+
+def _announcement(entity: str) -> Create:
+    return Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity), sequential=True)
 
 
 def _topic_nodes(topic: Topic) -> list[Operation]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kbroker.controller import znodes
-from kbroker.controller.changes import Change, TopicAdded
+from kbroker.controller.changes import Change, EntityConfigsChanged, TopicAdded
 from kbroker.controller.image import NO_LEADER, Partition, Topic
-from kbroker.controller.tree import Create, Node, NodeExists, Tree
+from kbroker.controller.tree import Create, Node, NodeExists, NoNode, Tree
 from kbroker.names import RandomBytes, random_uuid, uuid_to_text
 
-__all__ = ["Loaded", "ensure_layout", "read_cluster_id", "read_topics"]
+__all__ = ["Loaded", "ensure_layout", "read_cluster_id", "read_entity_configs", "read_topics"]
 
 
 class Loaded(NamedTuple):
@@ -43,6 +43,28 @@ async def read_cluster_id(tree: Tree, random_bytes: RandomBytes) -> str:
     except NodeExists:
         return await read_cluster_id(tree, random_bytes)
     return cluster_id
+
+
+async def read_entity_configs(tree: Tree) -> list[Change]:
+    """Configs of brokers and groups, quotas of users, clients and addresses: all that is not empty."""
+    entities: list[str] = []
+    for kind in znodes.ENTITY_TYPES:
+        entities += await _children_below(tree, kind)
+    for user in [entity for entity in entities if entity.startswith("users/")]:
+        entities += await _children_below(tree, f"{user}/clients")
+    nodes = await tree.get_many([znodes.entity_config_path(entity) for entity in entities])
+    changes: list[Change] = []
+    for entity, node in zip(entities, nodes, strict=True):
+        if node is not None and (configs := znodes.decode_configs(node.data)):
+            changes.append(EntityConfigsChanged(entity, configs))
+    return changes
+
+
+async def _children_below(tree: Tree, entity: str) -> list[str]:
+    try:
+        return [f"{entity}/{name}" for name in await tree.children(znodes.entity_config_path(entity))]
+    except NoNode:
+        return []
 
 
 async def read_topics(tree: Tree, random_bytes: RandomBytes) -> Loaded:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from kbroker.config import Endpoint
@@ -15,6 +16,8 @@ from kbroker.names import collision_key, is_internal_topic
 __all__ = ["NO_LEADER", "Broker", "Image", "Partition", "Topic"]
 
 NO_LEADER: Final = -1
+
+_NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Partition(NamedTuple):
@@ -71,9 +74,14 @@ class Image:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     topic_names_by_id: Mapping[bytes, str] = field(default_factory=dict)
     topic_names_by_collision_key: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    entity_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Configs and quotas of what is no topic, by the path below /config: brokers/1, users/alice/clients/app."""
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
+
+    def configs_of(self, entity: str) -> Mapping[str, str]:
+        return self.entity_configs.get(entity, _NO_CONFIGS)
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         name = self.topic_names_by_id.get(topic_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 from kbroker.config import Endpoint
 from kbroker.controller.image import Broker, Partition
@@ -22,7 +23,10 @@ __all__ = [
     "CONFIG_CHANGES",
     "CONTROLLER",
     "CONTROLLER_EPOCH",
+    "DEFAULT_BROKERS",
+    "DEFAULT_ENTITY",
     "DELETE_TOPICS",
+    "ENTITY_TYPES",
     "PERSISTENT_PATHS",
     "PRODUCER_ID_BLOCK",
     "TOPICS",
@@ -41,6 +45,12 @@ CLUSTER_ID: Final = "/cluster/id"
 CONFIG_CHANGES: Final = "/config/changes"
 CONFIG_CHANGE_PREFIX: Final = "/config/changes/config_change_"
 DELETE_TOPICS: Final = "/admin/delete_topics"
+
+DEFAULT_ENTITY: Final = "<default>"
+"""In the place of a name: whoever has no entry of their own."""
+DEFAULT_BROKERS: Final = f"brokers/{DEFAULT_ENTITY}"
+# Kafka 3.9 has the first four; the others live in KRaft alone there, and here in nodes of the same shape.
+ENTITY_TYPES: Final = ("brokers", "users", "clients", "ips", "groups", "client-metrics")
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
 # What a broker of Kafka's finds in place, or puts there, before it does anything else; parents come first.
@@ -108,6 +118,34 @@ def state_path(topic: str, partition: int) -> str:
 
 def topic_config_path(topic: str) -> str:
     return f"/config/topics/{topic}"
+
+
+def entity_config_path(entity: str) -> str:
+    """`entity` as in `entity_path`."""
+    return f"/config/{entity}"
+
+
+def entity_path(*parts: str | None) -> str:
+    """users, alice, clients, None -> users/alice/clients/<default>: what the entity is called below /config."""
+    kinds, names = parts[::2], parts[1::2]
+    return "/".join(f"{kind}/{sanitize(name)}" for kind, name in zip(kinds, names, strict=True))
+
+
+def split_entity_path(entity: str) -> list[tuple[str, str | None]]:
+    parts = entity.split("/")
+    return [(kind, desanitize(name)) for kind, name in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def sanitize(name: str | None) -> str:
+    """Any name as the name of a node, as Kafka writes it; None is the default entity."""
+    if name is None:
+        return DEFAULT_ENTITY
+    # A node cannot be called . or .., and Kafka itself could not keep such a name.
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe=".-_").replace("~", "%7E")
+
+
+def desanitize(name: str) -> str | None:
+    return None if name == DEFAULT_ENTITY else unquote(name)
 
 
 def delete_topic_path(topic: str) -> str:

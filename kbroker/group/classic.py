@@ -405,8 +405,6 @@ class ClassicGroup:
         for member_id, ticket in syncs.items():
             step.replies.append((ticket, _SyncResponse(error_code=code)))
             self._touch(self.roster.by_id[member_id], now)
-        for member in self.roster.by_id.values():
-            member.assignment = b""
 
     # Heartbeat, LeaveGroup, and being asked
 

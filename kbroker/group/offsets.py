@@ -42,7 +42,7 @@ def commit_records(
 
 
 def is_expired(committed: CommittedOffset, since_ms: int | None, now_ms: int, retention_ms: int) -> bool:
-    """`since_ms`: when the group became empty; otherwise the commit counts. A time of its own, from old clients, wins."""
+    """`since_ms`: when the group became empty; otherwise the commit counts. A time of its own (v2 to v4) wins."""
     commit_timestamp, expire_timestamp = committed[3], committed[4]
     if expire_timestamp != NO_TIMESTAMP:
         return now_ms >= expire_timestamp

@@ -129,7 +129,7 @@ def read_offset_key(key: bytes) -> tuple[str, str, int]:
         group_end = 4 + _INT16.unpack_from(key, 2)[0]
         topic_end = group_end + 2 + _INT16.unpack_from(key, group_end)[0]
         return (
-            intern(str(key[4:group_end], "utf-8")),
+            str(key[4:group_end], "utf-8"),
             intern(str(key[group_end + 2 : topic_end], "utf-8")),
             _INT32.unpack_from(key, topic_end)[0],
         )
@@ -188,7 +188,7 @@ def _group_key(group_id: str) -> bytes:
 
 def read_group_key(key: bytes) -> str:
     try:
-        return intern(str(key[4 : 4 + _INT16.unpack_from(key, 2)[0]], "utf-8"))
+        return str(key[4 : 4 + _INT16.unpack_from(key, 2)[0]], "utf-8")
     except (error, UnicodeDecodeError) as problem:
         raise UnreadableRecord(f"the key of a group: {problem}") from None
 

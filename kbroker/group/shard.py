@@ -180,10 +180,11 @@ class GroupShard:
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
             raise Refusal(ErrorCode.NON_EMPTY_GROUP)
         committed = self.offsets(group_id)
+        read = _topics_read(group)
         records: list[KeyAndValue] = []
         refused: dict[TopicPartition, ErrorCode] = {}
         for topic, partition in partitions:
-            if _reads(group, topic):
+            if read is None or topic in read:
                 refused[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             elif (topic, partition) in committed:
                 records.append(offset_tombstone(group_id, topic, partition))
@@ -193,17 +194,18 @@ class GroupShard:
         """What is too old: offsets of an empty group, of topics that a group no longer reads, and the empty group."""
         group = self._group(group_id)
         committed = self.offsets(group_id)
+        read = _topics_read(group)
         since: int | None = None
-        if group.protocol_type:
-            if group.state is GroupState.EMPTY:
-                since = group.state_timestamp if group.state_timestamp >= 0 else None
-            elif group.state is not GroupState.STABLE or group.subscribed_topics() is None:
-                return []
+        if group.state is GroupState.EMPTY:
+            if group.protocol_type and group.state_timestamp >= 0:
+                since = group.state_timestamp
+        elif group.state is not GroupState.STABLE or group.protocol_type != CONSUMER or read is None:
+            return []
         retention_ms = self._config.offsets_retention_ms
         records = [
             offset_tombstone(group_id, topic, partition)
             for (topic, partition), each in committed.items()
-            if is_expired(each, since, now.wall_ms, retention_ms) and not _reads(group, topic)
+            if (read is None or topic not in read) and is_expired(each, since, now.wall_ms, retention_ms)
         ]
         if len(records) == len(committed) and group.is_idle and group_id in self.hard:
             records.append(group_tombstone(group_id))
@@ -251,9 +253,8 @@ class GroupShard:
         return [] if group is None else list(group.roster.by_id.values())
 
 
-def _reads(group: ClassicGroup, topic: str) -> bool:
-    """If consumers speak in a way of their own, they may read anything."""
+def _topics_read(group: ClassicGroup) -> frozenset[str] | None:
+    """None stands for any: consumers that speak in a way of their own may read whatever they like."""
     if group.state is GroupState.EMPTY or group.protocol_type != CONSUMER:
-        return False
-    topics = group.subscribed_topics()
-    return topics is None or topic in topics
+        return frozenset()
+    return group.subscribed_topics()

@@ -71,6 +71,10 @@ def read_meta_properties(filesystem: FileSystem, path: str) -> dict[str, str]:
         lines = filesystem.read(f"{path}/{META_PROPERTIES}").decode().splitlines()
     except FileNotFoundError:
         return {}
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path}/{META_PROPERTIES} is damaged: restore it, or remove it to have it written anew"
+        ) from None
     pairs = (line.partition("=") for line in lines if line and not line.startswith(("#", "!")))
     return {key.strip(): value.strip() for key, _equals, value in pairs}
 

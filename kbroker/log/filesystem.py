@@ -1,6 +1,7 @@
 """The seam to the operating system's files: a protocol, and the real one. Nothing else in this package calls `os`.
 
-Whatever the disk refuses leaves here as StorageFailure, save a missing file, which is FileNotFoundError.
+Whatever the disk refuses leaves here as StorageFailure, save a missing file, which is FileNotFoundError. Writing where
+the directory is gone is a StorageFailure.
 """
 
 from __future__ import annotations
@@ -84,16 +85,17 @@ class FileSystem(Protocol):
 class _Refusals:
     """Within it an OSError turns into StorageFailure. A class, for a generator would cost three times as much."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_is_write", "_path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_write: bool = False) -> None:
         self._path = path
+        self._is_write = is_write
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        if isinstance(error, OSError) and (self._is_write or not isinstance(error, FileNotFoundError)):
             raise storage_failure(error, self._path) from error
 
 
@@ -164,7 +166,7 @@ class OsFileSystem:
     __slots__ = ()
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        with _Refusals(path):
+        with _Refusals(path, is_write=create):
             return OsFile(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644), path)
 
     def read(self, path: str) -> bytes:
@@ -180,7 +182,7 @@ class OsFileSystem:
 
     def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
         beside = path + ".tmp"
-        with _Refusals(path):
+        with _Refusals(path, is_write=True):
             fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
                 done = 0
@@ -218,7 +220,7 @@ class OsFileSystem:
             os.makedirs(path, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
-        with _Refusals(source):
+        with _Refusals(source, is_write=True):
             os.replace(source, target)
 
     def remove(self, path: str) -> None:

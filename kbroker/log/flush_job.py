@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from kbroker.log.file_cache import CachedFile
 from kbroker.log.filesystem import FileSystem
 
@@ -46,7 +48,8 @@ class FlushJob:
             assert log.handle is not None
             log.handle.sync()
         if self._directory is not None:
-            self._filesystem.sync_directory(self._directory)
+            with contextlib.suppress(FileNotFoundError):  # renamed: its topic was deleted meanwhile
+                self._filesystem.sync_directory(self._directory)
         self.is_done = True
 
     def release(self) -> None:

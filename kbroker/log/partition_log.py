@@ -357,7 +357,8 @@ class PartitionLog:
         segment = self._active
         try:
             segment.write(staged, self._staged_bytes)
-        except StorageFailure:
+        except BaseException:
+            # Also after a bug: these are views of receive buffers, which will soon hold something else.
             self._abandon()
             raise
         self._log_end_offset = segment.next_offset

@@ -171,6 +171,23 @@ class Partition:
         else:
             self._advance(log.log_end_offset, log.appended_bytes)
 
+    def append_internal(self, batch: bytearray, now_ms: int) -> AppendResult:
+        """A batch of the broker's own (offsets of groups, states of transactions), written at once."""
+        if self._gate.is_closed:
+            return _STORAGE_ERROR
+        if self.insync_replicas < self._min_insync_replicas:
+            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
+        try:
+            result = self.log.stage(batch, self.leader_epoch, now_ms, is_internal=True)
+        except StorageFailure as failure:
+            self._gate.close(failure)
+            return _STORAGE_ERROR
+        if result.error:
+            return result
+        self._is_staged = True
+        self.commit()
+        return result if self.holds(result.last_offset) else _STORAGE_ERROR
+
     def is_committed(self, last_offset: int) -> bool:
         return self.log.high_watermark > last_offset
 

@@ -6,6 +6,7 @@ buffers still stand; any other kind of request ends the run first, so that it se
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -13,10 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["AppendRun", "StagedProduce"]
 
+logger = logging.getLogger(__name__)
+
 
 class StagedProduce(Protocol):
     def on_written(self) -> None:
         """All partitions of the run have been written, or have refused."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """A bug met it on the way."""
         ...
 
 
@@ -31,6 +38,13 @@ class AppendRun:
         partitions, self.partitions = self.partitions, []
         produces, self.produces = self.produces, []
         for partition in partitions:
-            partition.commit()
+            try:
+                partition.commit()
+            except Exception:
+                # A bug of ours. The others must still be written, before the buffers of the run go.
+                logger.exception("%r could not write what was staged", partition)
         for produce in produces:
-            produce.on_written()
+            try:
+                produce.on_written()
+            except Exception as error:
+                produce.fail(error)

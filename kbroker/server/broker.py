@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import socket
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -17,14 +18,18 @@ import trio
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.config import BrokerConfig, Endpoint
+from kbroker.controller.changes import TopicAdded
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_tree import open_embedded_tree
 from kbroker.controller.topic_rules import NewTopic
 from kbroker.controller.tree import Tree
+from kbroker.coordinator.runtime import GroupCoordinator
 from kbroker.errors import Refusal, UserError
+from kbroker.group.step import GroupConfig
 from kbroker.log.directory import DataDirectory
 from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import OsFileSystem
+from kbroker.names import CONSUMER_OFFSETS, random_uuid
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition_table import PartitionTable
@@ -36,6 +41,8 @@ from kbroker.server.deadlines import Deadlines
 from kbroker.server.descriptors import raise_descriptor_limit
 from kbroker.server.dispatch import Dispatch
 from kbroker.server.fetch_session import FetchSessions
+from kbroker.server.interceptor import Interceptor
+from kbroker.server.internal_topics import new_topic
 from kbroker.server.maintenance import Maintenance
 from kbroker.server.network import Network
 from kbroker.server.producer_ids import ProducerIds
@@ -59,6 +66,7 @@ async def run_broker(
     topics: Sequence[tuple[str, int]] = (),
     on_ready: Callable[[Addresses], None] = lambda addresses: None,
     stop: trio.Event,
+    interceptor: Interceptor | None = None,
 ) -> None:
     """Serve until `stop` is set. UserError: it cannot start, and a person can do something about it.
 
@@ -88,7 +96,7 @@ async def run_broker(
                 directory.set_cluster_id(controller.image.cluster_id)
             shortened = await table.recover()
             broker = _Broker(broker_id, config, clock, controller, table, flusher)
-            await broker.run(topics, shortened, on_ready, stop)
+            await broker.run(topics, shortened, on_ready, stop, interceptor)
     except BaseException:
         for directory in directories:
             directory.release()
@@ -150,10 +158,14 @@ class _Broker:
         shortened: Sequence[tuple[str, int]],
         on_ready: Callable[[Addresses], None],
         stop: trio.Event,
+        interceptor: Interceptor | None,
     ) -> None:
         config = self._config
         async with trio.open_nursery() as background:
             context = self._context(background)
+            context.interceptor = interceptor
+            if interceptor is not None:
+                interceptor.attach(context)
             network = Network(Dispatch(context), _limits(config), self._clock)
             server = SocketServer(network)
             try:
@@ -167,11 +179,13 @@ class _Broker:
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
                 background.start_soon(Maintenance(self._table, self._flusher, config, self._clock).run)
+                background.start_soon(context.groups.run)
                 await background.start(server.run)
                 on_ready([address for listener in listeners for address in listener.addresses])
                 await stop.wait()
                 server.stop_accepting()
                 self._table.answer_waiters()
+                context.groups.stop()
                 await server.stop(GRACE_SECONDS)
             finally:
                 server.stop_accepting()
@@ -179,6 +193,7 @@ class _Broker:
 
     def _context(self, nursery: trio.Nursery) -> Context:
         randomness = random.Random()
+        deadlines = Deadlines()
         return Context(
             broker_id=self._broker_id,
             config=self._config,
@@ -190,10 +205,33 @@ class _Broker:
                 self._config.max_incremental_fetch_session_cache_slots, lambda: randomness.getrandbits(31)
             ),
             authorizer=AllowAll(),
-            deadlines=Deadlines(),
+            deadlines=deadlines,
             append_run=AppendRun(),
+            groups=self._groups(deadlines),
             nursery=nursery,
         )
+
+    def _groups(self, deadlines: Deadlines) -> GroupCoordinator:
+        config = self._config
+        controller = self._controller
+
+        async def create_topic() -> None:
+            broker_count = len(controller.image.brokers)
+            await controller.create_topics([new_topic(CONSUMER_OFFSETS, config, broker_count=broker_count)])
+
+        groups = GroupCoordinator(
+            broker_id=self._broker_id,
+            partitions=self._table,
+            config=_group_config(config),
+            expiry_interval_ms=config.offsets_retention_check_interval_ms,
+            clock=self._clock,
+            timers=deadlines,
+            new_id=lambda: str(uuid.UUID(bytes=random_uuid(os.urandom))),
+            create_topic=create_topic,
+        )
+        groups.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
+        controller.add_listener(groups.on_image)
+        return groups
 
     async def _create_topics(self, topics: Sequence[tuple[str, int]]) -> None:
         wanted = [NewTopic(name, partitions=count) for name, count in topics]
@@ -203,6 +241,19 @@ class _Broker:
                 raise UserError(f"topic {name} cannot be created: {outcome.message}")
 
 
+def _group_config(config: BrokerConfig) -> GroupConfig:
+    # On one node nobody gains from waiting for more members: unless it is asked for, the first rebalance comes at once.
+    is_delayed = "group.initial.rebalance.delay.ms" in config.texts
+    return GroupConfig(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        max_size=config.group_max_size,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms if is_delayed else 0,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+    )
+
+
 def _limits(config: BrokerConfig) -> ConnectionLimits:
     return ConnectionLimits(
         max_request_size=config.socket_request_max_bytes,
@@ -210,6 +261,8 @@ def _limits(config: BrokerConfig) -> ConnectionLimits:
         max_idle_ms=config.connections_max_idle_ms,
         max_connections=config.max_connections,
         max_connections_per_ip=config.max_connections_per_ip,
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes,
     )
 
 

@@ -9,11 +9,13 @@ import trio
 from kbroker.clock import Clock
 from kbroker.config import BrokerConfig
 from kbroker.controller.controller import Controller
+from kbroker.coordinator.runtime import GroupCoordinator
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
 from kbroker.server.authorization import Authorizer
 from kbroker.server.deadlines import Deadlines
 from kbroker.server.fetch_session import FetchSessions
+from kbroker.server.interceptor import Interceptor
 from kbroker.server.producer_ids import ProducerIds
 
 __all__ = ["Context"]
@@ -31,4 +33,6 @@ class Context:
     authorizer: Authorizer
     deadlines: Deadlines
     append_run: AppendRun
+    groups: GroupCoordinator
     nursery: trio.Nursery
+    interceptor: Interceptor | None = None

@@ -21,7 +21,7 @@ from kbroker.protocol.headers import REQUEST_HEADER
 from kbroker.protocol.registry import APIS, Api
 from kbroker.server.connection import Connection
 from kbroker.server.context import Context
-from kbroker.server.request import Request, Route
+from kbroker.server.request import Handler, Request, Route
 from kbroker.server.request_slot import RequestSlot
 
 __all__ = ["Dispatch"]
@@ -115,7 +115,8 @@ class Dispatch:
                 _decode_nothing,
                 codec(api.response, 0).encode,
                 has_flexible_header=False,
-                handler=module.handle_unknown_version,
+                handler=self._intercepted(api, module.handle_unknown_version),
+                fail=self._fail,
             )
         module = import_module(f"kbroker.server.handlers.{api.module_name}")
         route = Route(
@@ -125,10 +126,15 @@ class Dispatch:
             codec(api.request, version).decode,
             codec(api.response, version).encode,
             has_flexible_header=api.response_header_version(version) == 1,
-            handler=module.handle,
+            handler=self._intercepted(api, module.handle),
+            fail=self._fail,
         )
         self._routes[key, version] = route
         return route
+
+    def _intercepted(self, api: Api, handler: Handler) -> Handler:
+        interceptor = self._context.interceptor
+        return handler if interceptor is None else interceptor.intercept(api, handler)
 
 
 def _decode_nothing(buffer: Any, position: int = 0) -> tuple[Any, int]:

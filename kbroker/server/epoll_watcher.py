@@ -24,18 +24,25 @@ __all__ = ["EpollWatcher"]
 _EVENTS_PER_ROUND = 32
 # Other tasks get the loop after this; until then looking again costs 1 µs, while a wait in trio costs about 20.
 _STRETCH_SECONDS = 0.002
-_ROUNDS_PER_STRETCH = 16
+_PATIENCE_SECONDS = 0.001
 _ACCEPT_PAUSE = 0.1
 
 
 class EpollWatcher:
     def __init__(
-        self, network: Network, listener: Listener, nursery: trio.Nursery, forgotten: Callable[[Connection], None]
+        self,
+        network: Network,
+        listener: Listener,
+        nursery: trio.Nursery,
+        forgotten: Callable[[Connection], None],
+        *,
+        is_alone: bool,
     ) -> None:
         self._network = network
         self._listener = listener
         self._nursery = nursery
         self._forgotten = forgotten
+        self._is_alone = is_alone  # no other listener waits in this loop
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._accepting: dict[int, socket.socket] = {}
@@ -79,9 +86,8 @@ class EpollWatcher:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 self._is_awake = True
             end = monotonic() + _STRETCH_SECONDS
-            for _ in range(_ROUNDS_PER_STRETCH):
-                if not self._call_ready() or monotonic() >= end:
-                    break
+            while (self._call_ready(0) or self._call_next()) and monotonic() < end:
+                pass
 
     def stop_accepting(self) -> None:
         for descriptor in self._accepting:
@@ -94,14 +100,27 @@ class EpollWatcher:
 
     # Inside
 
-    def _call_ready(self) -> bool:
-        """Call every connection that is ready, once; False if none was."""
+    def _call_next(self) -> bool:
+        """Wait a moment for whoever is next, here: a turn through trio costs more, and nobody else wants one."""
+        if self._due or not self._is_alone:
+            return False
+        others = trio.lowlevel.current_statistics()
+        if (
+            others.tasks_runnable
+            or others.run_sync_soon_queue_size
+            or others.seconds_to_next_deadline < _PATIENCE_SECONDS
+        ):
+            return False
+        return self._call_ready(_PATIENCE_SECONDS)
+
+    def _call_ready(self, seconds: float) -> bool:
+        """Call every connection that is ready within that time, once; False if none was."""
         network = self._network
         if self._due:
             due, self._due = self._due, {}
             for due_connection in due:
                 network.call(due_connection, due_connection.on_turn)
-        events = self._epoll.poll(0, _EVENTS_PER_ROUND)
+        events = self._epoll.poll(seconds, _EVENTS_PER_ROUND)
         with network.round():
             self._call_each(events)
         return bool(events) or bool(self._due)

@@ -70,13 +70,14 @@ class Listener:
         opened: Callable[[Connection], None],
     ) -> None:
         host = address[0].removeprefix("::ffff:")  # an IPv4 client of a socket for both
-        quotas = self._network.quotas
+        limits, quotas = self._network.limits, self._network.quotas
         if quotas.admit(host) is not Admission.ADMITTED:
             self._network.report(f"refused a connection from {host} on {self.name}: it has too many")
             accepted.close()
             return
         try:
             transport = PlainTransport(accepted, portable=self._portable)
+            transport.limit_buffers(limits.send_buffer_bytes, limits.receive_buffer_bytes)
         except OSError:  # reset before we could look at it
             quotas.leave(host)
             accepted.close()

@@ -31,6 +31,7 @@ class Route(NamedTuple):
     encode: Encode
     has_flexible_header: bool
     handler: Handler
+    fail: Callable[[Request, Exception], None]
 
 
 class Request:
@@ -73,6 +74,10 @@ class Request:
         else:
             parts[0] = _PLAIN_HEADER(size + 4, self.correlation_id)
         self.slot.complete(parts)
+
+    def fail(self, error: Exception) -> None:
+        """What went wrong after the handler had returned, as if it had gone wrong in it."""
+        self.route.fail(self, error)
 
     def reply_nothing(self) -> None:
         """acks=0: the client does not wait for an answer."""

@@ -66,8 +66,12 @@ class SocketServer:
         self._scope.cancel()
 
     def _start(self, listener: Listener, nursery: trio.Nursery) -> None:
-        watcher_class = TaskWatcher if self.is_portable else EpollWatcher
-        watcher = watcher_class(self.network, listener, nursery, self._forgotten)
+        watcher: EpollWatcher | TaskWatcher
+        if self.is_portable:
+            watcher = TaskWatcher(self.network, listener, nursery, self._forgotten)
+        else:
+            is_alone = len(self.listeners) == 1
+            watcher = EpollWatcher(self.network, listener, nursery, self._forgotten, is_alone=is_alone)
         self._watchers.append(watcher)
         nursery.start_soon(watcher.run)
 

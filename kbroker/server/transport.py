@@ -43,6 +43,12 @@ class PlainTransport:
         self.send_more = _more_sender(sock)
         self.send_slice: SliceSender = slice_sender(sock, portable=portable)
 
+    def limit_buffers(self, send_bytes: int, receive_bytes: int) -> None:
+        """What the system may hold in either direction; -1 leaves it to the system."""
+        for option, size in ((socket.SO_SNDBUF, send_bytes), (socket.SO_RCVBUF, receive_bytes)):
+            if size >= 0:
+                self.socket.setsockopt(socket.SOL_SOCKET, option, size)
+
     def fileno(self) -> int:
         return self.socket.fileno()
 

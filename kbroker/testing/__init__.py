@@ -1,1 +1,36 @@
-"""What tests of kbroker, and of programs that use it, build upon: fakes that keep the contract of the real thing."""
+"""Kafka for tests: `Broker` for every program, `run_broker` for trio, fixtures for pytest; and our own fakes.
+
+The names below are imported when they are first used: pytest loads this package in every run of everybody who has
+kbroker installed, and most of those runs never start a broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["Bootstrap", "Broker", "Fault", "Faults", "RunningBroker", "run_broker"]
+
+if TYPE_CHECKING:
+    from kbroker.testing.broker import Broker
+    from kbroker.testing.faults import Fault, Faults
+    from kbroker.testing.running_broker import Bootstrap, RunningBroker, run_broker
+else:
+    _HOMES = {
+        "Bootstrap": "running_broker",
+        "Broker": "broker",
+        "Fault": "faults",
+        "Faults": "faults",
+        "RunningBroker": "running_broker",
+        "run_broker": "running_broker",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -73,9 +73,9 @@ class FaultyFileSystem:
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
         content = self._files.get(path)
         if content is None:
-            self._require_directory(path)
             if not create:
                 raise FileNotFoundError(path)
+            self._require_directory(path)
             if self.room == 0:
                 self.fail(errno.ENOSPC, path)
             content = self._files[path] = _Content()
@@ -132,7 +132,7 @@ class FaultyFileSystem:
                 self._directories.remove(path)
                 self._directories.add(target + path[len(source) :])
         else:
-            raise FileNotFoundError(source)
+            self.fail(errno.ENOENT, source)
 
     def remove(self, path: str) -> None:
         self._files.pop(path, None)
@@ -167,7 +167,7 @@ class FaultyFileSystem:
 
     def _require_directory(self, path: str) -> None:
         if os.path.dirname(path) not in self._directories:
-            raise FileNotFoundError(path)
+            self.fail(errno.ENOENT, path)
 
 
 class FaultyFile:

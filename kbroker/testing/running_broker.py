@@ -3,31 +3,85 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Self
 
 import trio
 
 from kbroker.config import BrokerConfig
-from kbroker.server.broker import run_broker
+from kbroker.controller.topic_rules import DEFAULT, NewTopic
+from kbroker.errors import Refusal, UserError
+from kbroker.protocol.registry import Api
+from kbroker.server.broker import run_broker as serve
+from kbroker.server.context import Context
+from kbroker.server.request import Handler
+from kbroker.testing.faults import Faults
+from kbroker.testing.lone_exceptions import lone_exceptions
+from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of
 
-__all__ = ["RunningBroker", "running_broker"]
+__all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "running_with"]
 
 
 class RunningBroker:
-    def __init__(self) -> None:
+    def __init__(self, faults: Faults | None = None) -> None:
         self.host = ""
         self.port = 0
+        self.faults = faults if faults is not None else Faults()
         self._asked_to_stop = trio.Event()
         self._has_stopped = trio.Event()
+        self._context: Context | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients call bootstrap.servers."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of all topics, the broker's own included."""
+        return sorted(self._running().controller.image.topics)
+
+    async def create_topic(self, name: str, partitions: int = DEFAULT, **configs: Setting) -> None:
+        """Configs by Kafka's names with underscores for dots. UserError if it may not be, or is there already."""
+        new = NewTopic(name, partitions=partitions, configs=dict(properties_of(configs)))
+        (outcome,) = await self._running().controller.create_topics([new])
+        if isinstance(outcome, Refusal):
+            raise UserError(f"topic {name} cannot be created: {outcome.message}")
+
+    async def delete_topic(self, name: str) -> None:
+        (outcome,) = await self._running().controller.delete_topics([name])
+        if isinstance(outcome, Refusal):
+            raise UserError(f"topic {name} cannot be deleted: {outcome.message or 'there is none'}")
 
     async def stop(self) -> None:
         """A clean stop; returns when everything is on the disk. Twice does no harm."""
-        self._asked_to_stop.set()
+        self.ask_to_stop()
         await self.wait_stopped()
+
+    def ask_to_stop(self) -> None:
+        self.faults.clear()  # or answers that they hold back would hold up the stop
+        self._asked_to_stop.set()
 
     async def wait_stopped(self) -> None:
         await self._has_stopped.wait()
+
+    # What the broker calls: this is its interceptor
+
+    def attach(self, context: Context) -> None:
+        self._context = context
+        self.faults.attach(context)
+
+    def intercept(self, api: Api, handler: Handler) -> Handler:
+        return self.faults.intercept(api, handler)
+
+    # Inside
+
+    def _running(self) -> Context:
+        if self._context is None or self._has_stopped.is_set():
+            raise UserError("the broker is not running")
+        return self._context
 
     async def _run(
         self,
@@ -42,9 +96,34 @@ class RunningBroker:
             task_status.started()
 
         try:
-            await run_broker(config, data_dir=data_dir, topics=topics, on_ready=on_ready, stop=self._asked_to_stop)
+            await serve(
+                config, data_dir=data_dir, topics=topics, on_ready=on_ready, stop=self._asked_to_stop, interceptor=self
+            )
         finally:
             self._has_stopped.set()
+
+
+class Bootstrap(str):
+    """HOST:PORT, as clients want it for bootstrap.servers, and the broker that is there."""
+
+    __slots__ = ("broker",)
+    broker: RunningBroker
+
+    def __new__(cls, broker: RunningBroker) -> Self:
+        bootstrap = super().__new__(cls, broker.bootstrap)
+        bootstrap.broker = broker
+        return bootstrap
+
+
+@asynccontextmanager
+async def run_broker(
+    *, topics: Topics = (), data_dir: str | os.PathLike[str] | None = None, **settings: Setting
+) -> AsyncIterator[Bootstrap]:
+    """Settings go by Kafka's names with underscores for dots. Without `data_dir` nothing is left behind."""
+    config = config_for_tests(properties_of(settings), stacklevel=4)
+    with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
+        async with running_with(config, data_dir or temporary, topics_of(topics)) as broker:
+            yield Bootstrap(broker)
 
 
 @asynccontextmanager
@@ -56,7 +135,18 @@ async def running_broker(
 ) -> AsyncIterator[RunningBroker]:
     """Stopped cleanly on leaving. `properties` go by Kafka's names; `topics` are there from the start."""
     config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **(properties or {})})
-    broker = RunningBroker()
+    async with running_with(config, data_dir, topics) as broker:
+        yield broker
+
+
+@asynccontextmanager
+async def running_with(
+    config: BrokerConfig,
+    data_dir: str | os.PathLike[str],
+    topics: Sequence[tuple[str, int]],
+    faults: Faults | None = None,
+) -> AsyncIterator[RunningBroker]:
+    broker = RunningBroker(faults)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker._run, config, os.fspath(data_dir), topics)
         try:

@@ -56,9 +56,42 @@ def test_every_module_opens_with_a_docstring() -> None:
     assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
 
+# What users import by name from a package. It may say where the names live, and import none of it before it is asked
+# for: pytest loads kbroker.testing in every run of everybody who has kbroker installed.
+LAZY_PACKAGES = ("kbroker/testing/__init__.py",)
+
+
 def test_a_package_holds_just_a_docstring() -> None:
     packages = {name: tree for name, tree in TREES.items() if name.endswith("__init__.py")}
-    assert [name for name, tree in packages.items() if len(tree.body) != 1] == []
+    assert [name for name, tree in packages.items() if len(tree.body) != 1 and name not in LAZY_PACKAGES] == []
+
+
+def imports_on_import(tree: ast.Module) -> list[str]:
+    """What a module imports by being imported; what stands under `if TYPE_CHECKING` or in a function is not."""
+    return [
+        node.module or "" if isinstance(node, ast.ImportFrom) else ", ".join(alias.name for alias in node.names)
+        for node in tree.body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+
+
+@pytest.mark.parametrize("name", LAZY_PACKAGES)
+def test_a_lazy_package_imports_nothing_and_defines_no_class(name: str) -> None:
+    tree = TREES[name]
+    assert imports_on_import(tree) == ["__future__", "typing"]
+    *_, lazily = tree.body
+    assert isinstance(lazily, ast.If)
+    assert ast.unparse(lazily.test) == "TYPE_CHECKING"
+    assert [type(node) for node in tree.body] == [ast.Expr, ast.ImportFrom, ast.ImportFrom, ast.Assign, ast.If]
+    assert {type(node) for node in lazily.body} == {ast.ImportFrom}
+    functions = [node for node in lazily.orelse if not isinstance(node, ast.Assign)]
+    assert [node.name for node in functions if isinstance(node, ast.FunctionDef)] == ["__getattr__", "__dir__"]
+    assert len(functions) == 2
+
+
+def test_an_import_on_import_is_seen() -> None:
+    source = "import a\nfrom b import c\nif TYPE_CHECKING:\n    import d\ndef f(): import e"
+    assert imports_on_import(ast.parse(source)) == ["a", "b"]
 
 
 def test_no_class_has_a_name_that_says_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -62,7 +61,6 @@ async def spawn(data_dir: Path, *arguments: str) -> ChildBroker:
             stdout=subprocess.PIPE,
             stderr=stderr.fileno(),
             cwd=root,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
     return ChildBroker(process, errors)
 

@@ -145,11 +145,11 @@ async def test_a_frame_that_never_completes_is_closed_when_it_has_been_idle_too_
 async def test_a_client_that_says_nothing_is_closed_and_one_that_waits_for_records_is_not(
     start_broker: StartBroker, connect_to: Connect
 ) -> None:
-    broker = await start_broker({"connections.max.idle.ms": "200"})
+    broker = await start_broker({"connections.max.idle.ms": "500"})
     waiting, silent = await connect_to(broker), await connect_to(broker)
     await waiting.create_topic("t")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(expect_empty_answer_after, waiting, 1000)
+        nursery.start_soon(expect_empty_answer_after, waiting, 1500)
         await silent.wait_closed()
 
 

@@ -15,6 +15,7 @@ from kbroker.protocol.messages import produce as messages
 from kbroker.protocol.record_batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
     iter_headers,
     validate_stored_batch,
@@ -55,6 +56,10 @@ LIES: dict[str, tuple[Callable[[], bytes | bytearray | None], ErrorCode]] = {
     "no records": (lambda: None, INVALID),
     "no bytes": (lambda: b"", INVALID),
     "a few bytes": (lambda: b"abc", INVALID),
+    "a transaction that nobody began": (
+        lambda: forge(make_batch(b"v", producer_id=7), attributes=ATTRIBUTE_TRANSACTIONAL),
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
     "a wrong CRC": (lambda: flip_last_byte(make_batch(b"value")), CORRUPT),
     "a length below any format": (lambda: with_length(3), CORRUPT),
     "a negative length": (lambda: with_length(-5), CORRUPT),

@@ -14,7 +14,7 @@ from kbroker.protocol.record_batch import iter_headers
 from tests.broker.batches import make_batch
 from tests.broker.child import ChildBroker, child_broker, spawn
 from tests.broker.history import History, IdempotentProducer, PlainProducer, consume
-from tests.broker.wire import Client, connect, records_of
+from tests.broker.wire import Client, connect, fetch_members, records_of
 
 SMALL_FILES = (
     "--set=log.segment.bytes=3000",
@@ -118,13 +118,13 @@ async def test_sigterm_under_load_is_a_clean_stop(data_dir: Path) -> None:
 # What recovery makes of damaged files
 
 
-async def fill(data_dir: Path, values: list[bytes], *, clean: bool, topic: str = "t") -> None:
+async def fill(data_dir: Path, values: list[bytes], *, clean: bool) -> None:
     async with child_broker(data_dir) as child:
         async with connect(child.port) as client:
-            await client.create_topic(topic)
+            await client.create_topic("t")
             await client.create_topic("other")
             for value in values:
-                assert (await client.produce(topic, make_batch(value))).error_code == 0
+                assert (await client.produce("t", make_batch(value))).error_code == 0
             assert (await client.produce("other", make_batch(b"untouched"))).error_code == 0
         if clean:
             assert await child.terminate() == 0
@@ -169,20 +169,34 @@ async def test_a_bit_that_flips_in_what_recovery_scans_keeps_the_valid_prefix(da
         assert (await client.produce("t", make_batch(b"new"))).base_offset == 1
         data = bytes((await client.fetch("t", 0)).records)
         assert [(header.base_offset, header.leader_epoch) for _, header in iter_headers(data)] == [(0, 0), (1, 1)]
+        # Whoever had read all three is told where the logs part, and does not take the new record for the old one.
+        for offset in (2, 3):
+            members = fetch_members({("t", 0): offset})
+            members["topics"][0].partitions[0].last_fetched_epoch = 0
+            answer = (await client.ask("Fetch", 12, **members)).responses[0].partitions[0]
+            assert (answer.error_code, answer.records) == (0, b"")
+            assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (0, 1)
 
 
-@pytest.mark.parametrize("tail", ["half a batch", "zeros", "garbage"])
-async def test_a_torn_end_is_cut_off(data_dir: Path, tail: str) -> None:
-    await fill(data_dir, [b"first", b"second"], clean=False)
-    whole = log_file(data_dir).read_bytes()
+async def test_a_torn_end_is_cut_off(data_dir: Path) -> None:
     batch = make_batch(bytes(500))
     struct.pack_into(">q", batch, 0, 2)
-    torn = {"half a batch": bytes(batch[:300]), "zeros": bytes(4096), "garbage": random.Random(1).randbytes(999)}
-    log_file(data_dir).write_bytes(whole + torn[tail])
+    torn = {"half-a-batch": bytes(batch[:300]), "zeros": bytes(4096), "garbage": random.Random(1).randbytes(999)}
     async with child_broker(data_dir) as child, connect(child.port) as client:
-        assert [record.value for record in await client.read_all("t")] == [b"first", b"second"]
-        assert log_file(data_dir).stat().st_size == len(whole)
-        assert (await client.produce("t", make_batch(b"third"))).base_offset == 2
+        for topic in torn:
+            await client.create_topic(topic)
+            for value in (b"first", b"second"):
+                assert (await client.produce(topic, make_batch(value))).error_code == 0
+    sizes = {}
+    for topic, tail in torn.items():
+        whole = log_file(data_dir, topic).read_bytes()
+        sizes[topic] = len(whole)
+        log_file(data_dir, topic).write_bytes(whole + tail)
+    async with child_broker(data_dir) as child, connect(child.port) as client:
+        for topic in torn:
+            assert [record.value for record in await client.read_all(topic)] == [b"first", b"second"]
+            assert log_file(data_dir, topic).stat().st_size == sizes[topic]
+            assert (await client.produce(topic, make_batch(b"third"))).base_offset == 2
 
 
 async def test_a_crash_keeps_sequences(data_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -234,3 +235,46 @@ async def test_a_produce_whose_fsync_takes_too_long_times_out(
     response = await client.ask("Produce", 9, **members)
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     disk.may_sync.set()
+
+
+async def test_a_topic_deleted_during_its_fsync_takes_nobody_along(
+    disk: FailingDisk, broker: RunningBroker, client: Client, connect_to: Connect
+) -> None:
+    await client.create_topic("t", flush_messages="1")
+    await client.create_topic("other", flush_messages="1")
+    producer = await connect_to(broker)
+    disk.may_sync.clear()
+    await producer.send("Produce", 9, **produce_members("t", make_batch(b"v")))
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    await client.delete_topic("t")
+    answer = (await producer.receive()).responses[0].partition_responses[0]
+    assert answer.error_code != 0
+    disk.may_sync.set()
+    assert (await client.produce("other", make_batch(b"v"))).error_code == 0
+    await client.create_topic("t")
+    assert (await client.produce("t", make_batch(b"new"))).base_offset == 0
+
+
+async def test_a_partition_removed_by_hand_is_an_error_and_not_the_end_of_the_broker(
+    mock_clock: trio.testing.MockClock,
+    disk: FailingDisk,
+    start_broker: StartBroker,
+    connect_to: Connect,
+    data_dir: Path,
+) -> None:
+    broker = await start_broker({"log.retention.check.interval.ms": "1000", "log.retention.ms": "1"})
+    client = await connect_to(broker)
+    for name in ("plain", "durable"):
+        await client.create_topic(name, segment_bytes="300", flush_messages="1" if name == "durable" else "1000")
+        await client.produce(name, make_batch(bytes(200)))
+        shutil.rmtree(data_dir / f"{name}-0")
+    await client.create_topic("other")
+    codes = [(await client.produce(name, make_batch(bytes(200)))).error_code for name in ("plain", "durable")]
+    assert set(codes) == {STORAGE_ERROR}
+    for _ in range(3):
+        mock_clock.jump(1.5)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert await values_of(client, "other") == []
+    for name in ("plain", "durable", "other"):
+        await client.delete_topic(name)
+    await client.expect_service()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from kbroker.protocol.error_codes import ErrorCode
 from kbroker.testing.running_broker import RunningBroker
 from tests.broker.batches import make_batch
 from tests.broker.conftest import Connect, StartBroker
@@ -44,17 +45,16 @@ async def test_ten_thousand_pipelined_requests_are_all_answered_in_order(client:
     assert offsets == list(range(5000))
 
 
+@pytest.mark.parametrize("version", [11, 3], ids=["answers from files", "answers in memory"])
 async def test_a_client_that_never_reads_is_held_back_and_others_are_served(
-    broker: RunningBroker, connect_to: Connect, client: Client
+    broker: RunningBroker, connect_to: Connect, client: Client, version: int
 ) -> None:
     await client.create_topic("t")
     await client.produce("t", make_batch(bytes(900_000)))
     deaf = await connect_to(broker)
-    fetch = encode_request("Fetch", 11, 1, **fetch_members({("t", 0): 0}))
-    metadata = encode_request("Metadata", 1, 1, topics=None)
-    turn = (fetch + metadata * 20) * 50
+    turn = encode_request("Fetch", version, 1, **fetch_members({("t", 0): 0})) * 1000
     before = resident_bytes()
-    # The kernel holds some megabytes between us; the answers would come to gigabytes.
+    # The kernel holds some megabytes between us; the answers would come to hundreds of gigabytes.
     with trio.CancelScope() as until_blocked:
         for _ in range(32 * MB // len(turn)):
             until_blocked.deadline = trio.current_time() + 1
@@ -119,3 +119,45 @@ async def test_a_client_that_leaves_with_answers_due_leaves_nothing_behind(
     assert (await client.produce("t", make_batch(b"after"))).error_code == 0
     await client.delete_topic("t")
     await client.expect_service()
+
+
+async def test_an_answer_on_its_way_is_whole_although_its_topic_is_deleted(
+    broker: RunningBroker, connect_to: Connect, client: Client, data_dir: Path
+) -> None:
+    await client.create_topic("t")
+    for number in range(30):
+        await client.produce("t", make_batch(b"%02d" % number + bytes(900_000)))
+    slow = await connect_to(broker)
+    await slow.send("Fetch", 11, **fetch_members({("t", 0): 0}))
+    assert (await client.fetch("t", 0)).error_code == 0
+    await client.delete_topic("t")
+    await client.create_topic("t")
+    await client.produce("t", make_batch(b"another"))
+    answer = (await slow.receive()).responses[0].partitions[0]
+    assert [int((record.value or b"")[:2]) for record in records_of(answer)] == list(range(30))
+    with trio.fail_after(20):
+        while has_deleted_directory(data_dir):
+            await client.expect_service()
+
+
+def has_deleted_directory(data_dir: Path) -> bool:
+    return any(path.name.endswith("-delete") for path in data_dir.iterdir())
+
+
+async def test_many_who_create_one_topic_at_once_create_it_once(broker: RunningBroker, connect_to: Connect) -> None:
+    clients = [await connect_to(broker) for _ in range(10)]
+    codes: list[int] = []
+    names: list[str] = []
+
+    async def create(one: Client) -> None:
+        codes.append((await one.try_create_topic("made")).error_code)
+        await one.topic_metadata("found", auto_create=True)
+        names.append((await one.topic_metadata("found")).topic_id.hex())
+
+    async with trio.open_nursery() as nursery:
+        for one in clients:
+            nursery.start_soon(create, one)
+    assert sorted(codes) == [0] + [ErrorCode.TOPIC_ALREADY_EXISTS] * 9
+    assert len(set(names)) == 1
+    for name in ("made", "found"):
+        assert (await clients[0].produce(name, make_batch(b"v"))).base_offset == 0

@@ -112,6 +112,30 @@ async def test_a_directory_of_another_format_is_refused_in_one_line(data_dir: Pa
     assert "99" in lines[0]
 
 
+async def test_damaged_small_files_are_written_anew_or_refused_in_one_line(
+    start_broker: StartBroker, connect_to: Connect, data_dir: Path
+) -> None:
+    broker = await start_broker()
+    client = await connect_to(broker)
+    await client.create_topic("t")
+    await client.produce("t", make_batch(b"v"))
+    await broker.stop()
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint"):
+        (data_dir / name).write_bytes(b"\xff\x00garbage" * 9)
+    (data_dir / "t-0" / "leader-epoch-checkpoint").write_bytes(b"\xff\x00garbage" * 9)
+    (data_dir / "t-0" / "partition.metadata").write_bytes(b"\xff\x00garbage" * 9)
+    broker = await start_broker()
+    client = await connect_to(broker)
+    assert [record.value for record in await client.read_all("t")] == [b"v"]
+    assert (await client.produce("t", make_batch(b"w"))).base_offset == 1
+    await broker.stop()
+    (data_dir / "meta.properties").write_bytes(b"\xff\x00garbage")
+    with pytest.raises(ExceptionGroup) as refused:
+        async with running_broker(data_dir):
+            pass
+    assert refused.group_contains(UserError, match=r"meta\.properties is damaged")
+
+
 async def test_a_second_broker_on_the_directory_is_refused_and_the_first_lives_on(
     start_broker: StartBroker, connect_to: Connect, data_dir: Path
 ) -> None:

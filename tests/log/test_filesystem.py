@@ -51,10 +51,19 @@ def test_a_missing_file_is_not_a_storage_failure(place: Place) -> None:
     for call in (filesystem.open, filesystem.read, filesystem.size, filesystem.modified_ms, filesystem.list_names):
         with pytest.raises(FileNotFoundError):
             call(f"{path}/none")
-    with pytest.raises(FileNotFoundError):
-        filesystem.open(f"{path}/none/a", create=True)
     filesystem.remove(f"{path}/none")
     assert not filesystem.exists(f"{path}/none")
+
+
+def test_writing_where_the_directory_is_gone_is_a_storage_failure(place: Place) -> None:
+    filesystem, path = place
+    with pytest.raises(StorageFailure) as refused:
+        filesystem.open(f"{path}/none/a", create=True)
+    assert not refused.value.is_full
+    with pytest.raises(StorageFailure):
+        filesystem.replace(f"{path}/none/a", b"content")
+    with pytest.raises(StorageFailure):
+        filesystem.rename(f"{path}/none/a", f"{path}/b")
 
 
 def test_replacing_leaves_the_new_content_and_nothing_beside_it(place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.protocol.registry import APIS
-from tools.compatibility import PAGE, table, updated
+from tools.compatibility import BEGIN, BEGIN_CONFIGS, END, PAGE, inactive_configs, table, updated
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -24,6 +24,14 @@ def test_what_is_written_by_hand_is_kept() -> None:
     assert updated(page.replace("# Compatibility", "# Other words")).startswith("# Other words")
 
 
-def test_a_page_without_markers_is_refused() -> None:
+def test_configs_that_do_nothing_are_listed() -> None:
+    listed = inactive_configs()
+    assert "`num.io.threads`" in listed
+    assert "`consumer.session.timeout.ms`" in listed
+    assert "`log.retention.ms`" not in listed
+
+
+@pytest.mark.parametrize("page", ["", f"{BEGIN}\n{END}", f"{BEGIN_CONFIGS}\n{END}"])
+def test_a_page_without_markers_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="markers"):
-        updated("# Compatibility\n")
+        updated(f"# Compatibility\n{page}")

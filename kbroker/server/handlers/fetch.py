@@ -142,11 +142,15 @@ class _Fetch:
         room = min(body.max_bytes, self.context.config.fetch_max_bytes)
         self.answers, self.size, self.partitions = [], 0, []
         is_final = False
-        for target in self.targets:
-            answer = self._read_one(target, room - self.size)
-            self.answers.append((target, answer))
-            self.size += len(answer.records)
-            is_final = is_final or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+        try:
+            for target in self.targets:
+                answer = self._read_one(target, room - self.size)
+                self.answers.append((target, answer))
+                self.size += len(answer.records)
+                is_final = is_final or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+        except BaseException:
+            self._release()
+            raise
         return is_final or self.size >= body.min_bytes
 
     def response(self) -> Any:
@@ -177,9 +181,15 @@ class _Fetch:
             self.finish()
 
     def finish(self) -> None:
+        """Called by whoever made the data visible: a bug here is this fetch's alone, never that producer's."""
         self._unpark()
-        self.read()
-        self.request.reply(self.response())
+        try:
+            self.read()
+            response = self.response()
+        except Exception as error:
+            self.request.fail(error)
+        else:
+            self.request.reply(response)
 
     def _unpark(self) -> None:
         for partition in self.partitions:
@@ -250,13 +260,16 @@ class _Fetch:
             aborted_transactions=[] if is_committed else None,
         )
         offset = target.fetch_offset
-        if not log.log_start_offset <= offset <= log.log_end_offset:
-            return _failure(target.index, ErrorCode.OFFSET_OUT_OF_RANGE)
         if target.last_fetched_epoch >= 0:
+            # Before the range: whoever is beyond the end since the log was cut learns where to go back to.
             epoch, end_offset = partition.end_offset_for_epoch(target.last_fetched_epoch)
+            if epoch < 0:
+                return _failure(target.index, ErrorCode.OFFSET_OUT_OF_RANGE)
             if epoch < target.last_fetched_epoch or end_offset < offset:
                 answer.diverging_epoch = messages.EpochEndOffset(epoch=epoch, end_offset=end_offset)
                 return answer
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            return _failure(target.index, ErrorCode.OFFSET_OUT_OF_RANGE)
         if replica_id == DEBUG_REPLICA:
             bound = log.log_end_offset
         else:

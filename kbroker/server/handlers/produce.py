@@ -25,6 +25,8 @@ __all__ = ["handle", "refuse"]
 
 NO_ACKS = 0
 TOPIC_IDS_SINCE = 13
+ATTRIBUTES_POSITION = 22  # the lower byte of them
+TRANSACTIONAL = 0x10
 
 _Response = messages.RESPONSE.value
 _TopicResponse = messages.TopicProduceResponse.value
@@ -56,7 +58,15 @@ def handle(context: Context, request: Request) -> None:
                 code = refusal or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
                 continue
-            result = partition.stage(each.records, version, acks, now_ms)
+            records = each.records
+            if records and len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
+                # No transaction can have begun: there is no coordinator of transactions yet.
+                code = ErrorCode.INVALID_TXN_STATE
+                if body.transactional_id is None:
+                    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
+                continue
+            result = partition.stage(records, version, acks, now_ms)
             if result.error:
                 answers.append(_refused(index, result))
                 continue
@@ -145,6 +155,9 @@ class _Produce:
             self._park(waiting)
         else:
             request.reply(self._response)
+
+    def fail(self, error: Exception) -> None:
+        self._request.fail(error)
 
     def _end_without_answer(self) -> None:
         """A client that wants no answers learns of an error by losing its connection, and then asks who leads."""

@@ -1,0 +1,75 @@
+"""What groups leave on the disk: they go on after a broker was stopped or killed, and Kafka can read it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from compat_tests.judge import JavaTools
+from compat_tests.process import free_ports, running, wait_until
+from compat_tests.scenarios.groups import Member, create_topic, poll_until, produce_numbers, same_split
+
+READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
+
+
+@contextmanager
+def kbroker(directory: Path, port: int) -> Iterator[Popen[bytes]]:
+    log = directory / "kbroker.log"
+    command = [sys.executable, "-m", "kbroker", "serve", "--listen", f"127.0.0.1:{port}", "--data-dir"]
+    with running([*command, str(directory / "data")], log) as process:
+        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, what="kbroker")
+        yield process
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_static_members_and_offsets_survive_the_broker(tmp_path: Path, topic: str, how: signal.Signals) -> None:
+    (port,) = free_ports(1)
+    bootstrap = f"127.0.0.1:{port}"
+    members: list[Member] = []
+    with kbroker(tmp_path, port) as process:
+        create_topic(bootstrap, topic, 4)
+        for name in ("a", "b"):
+            options = {"group_instance_id": name, "session_timeout_ms": 30_000}
+            members.append(Member(bootstrap, topic, topic, **options))
+        poll_until(members, lambda: same_split(members, [2, 2], 4), "two members share")
+        produce_numbers(bootstrap, topic, range(40), 4)
+        poll_until(members, lambda: sum(len(each.seen) for each in members) >= 40, "every record is seen")
+        for member in members:
+            member.consumer.commit(asynchronous=False)
+        had, rebalances = [each.partitions for each in members], [each.rebalances for each in members]
+        process.send_signal(how)
+        process.wait()
+    with kbroker(tmp_path, port):
+        produce_numbers(bootstrap, topic, range(40, 48), 4)
+        poll_until(members, lambda: sum(len(each.seen) for each in members) >= 48, "the new records are seen")
+        assert [each.partitions for each in members] == had
+        assert [each.rebalances for each in members] == rebalances
+        assert members[0].committed(topic, 4) == [10, 10, 10, 10]
+        for member in members:
+            member.close()
+
+
+def test_kafka_reads_what_groups_left_on_the_disk(tmp_path: Path, topic: str, java_tools: JavaTools) -> None:
+    (port,) = free_ports(1)
+    bootstrap = f"127.0.0.1:{port}"
+    with kbroker(tmp_path, port):
+        create_topic(bootstrap, topic, 1)
+        produce_numbers(bootstrap, topic, range(3), 1)
+        member = Member(bootstrap, topic, topic, group_instance_id="named")
+        poll_until([member], lambda: len(member.seen) >= 3, "it reads everything")
+        member.consumer.commit(asynchronous=False)
+        member.close()
+    files = [each for each in (tmp_path / "data").glob("__consumer_offsets-*/*.log") if each.stat().st_size]
+    assert len(files) == 1
+    dump = java_tools.dump_log(*files, options=("--offsets-decoder",))
+    assert '"offset":3' in dump
+    assert f'"topic":"{topic}"' in dump
+    assert '"groupInstanceId":"named"' in dump
+    assert '"protocolType":"consumer"' in dump

@@ -1,0 +1,88 @@
+"""What commands print: tables for people, JSON for programs. Colour and cut columns only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import click
+
+__all__ = ["counted", "is_terminal", "print_json", "print_json_line", "print_table", "tame", "time_text"]
+
+Cell = str | int | None
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def tame(text: str) -> str:
+    """What others wrote must not move a terminal's cursor or change its colours."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: object) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Numbers to the right, nothing for None. In a pipe every cell is whole, and every row one line."""
+    cells = [list(row) for row in rows]
+    numeric = [
+        any(isinstance(row[number], int) for row in cells)
+        and all(isinstance(row[number], int) or row[number] is None for row in cells)
+        for number in range(len(columns))
+    ]
+    texts = [["" if cell is None else str(cell) for cell in row] for row in cells]
+    if is_terminal():
+        _print_rich(columns, texts, numeric)
+    else:
+        _print_plain(columns, texts, numeric)
+
+
+def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    lines = [list(map(str.upper, columns)), *rows]
+    widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
+    for line in lines:
+        aligned = (
+            text.rjust(width) if is_numeric else text.ljust(width)
+            for text, width, is_numeric in zip(line, widths, numeric, strict=True)
+        )
+        click.echo("  ".join(aligned).rstrip())
+
+
+def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
+    for name, is_numeric in zip(columns, numeric, strict=True):
+        table.add_column(name.upper(), justify="right" if is_numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def counted(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def time_text(timestamp_ms: int) -> str | None:
+    """UTC, to the millisecond; None for a timestamp that nobody set or that no calendar has."""
+    if timestamp_ms < 0:
+        return None
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,101 @@
+"""A thread with a trio loop in it that runs one broker, and the ways into that loop from other threads.
+
+Works under every loop and under none: whoever calls waits, and the broker's loop goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import trio
+
+from kbroker.config import BrokerConfig
+from kbroker.errors import UserError
+from kbroker.testing.faults import Faults
+from kbroker.testing.lone_exceptions import lone_exceptions
+from kbroker.testing.running_broker import RunningBroker, running_with
+
+__all__ = ["LoopThread"]
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """From the first socket to the last. Raises from `start` what keeps the broker from starting."""
+
+    def __init__(self, config: BrokerConfig, data_dir: str, topics: Sequence[tuple[str, int]], faults: Faults) -> None:
+        self._config = config
+        self._data_dir = data_dir
+        self._topics = topics
+        self._faults = faults
+        self._ready: Future[tuple[RunningBroker, trio.lowlevel.TrioToken, trio.Nursery]] = Future()
+        self._failure: BaseException | None = None
+        # A daemon: a test that hangs and is interrupted must not keep the interpreter.
+        self._thread = threading.Thread(target=self._main, name="kbroker", daemon=True)
+
+    def start(self) -> RunningBroker:
+        self._thread.start()
+        try:
+            return self._ready.result()[0]
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Twice does no harm. Raises what ended the broker, if it was something else than us."""
+        with suppress(Exception):
+            broker, token, _ = self._ready.result()
+            token.run_sync_soon(broker.ask_to_stop)
+        self._thread.join()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def call(self, function: Callable[[], T]) -> T:
+        """In the loop, between two of its tasks; at once if the caller is one of them."""
+        if threading.current_thread() is self._thread:
+            return function()
+
+        async def call() -> T:
+            return function()
+
+        return self.run(call)
+
+    def run(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """As a task of the loop."""
+        done: Future[T] = Future()
+
+        async def carry() -> None:
+            try:
+                done.set_result(await function(*arguments))
+            except BaseException as error:
+                done.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+
+        _, token, nursery = self._ready.result()
+        try:
+            token.run_sync_soon(nursery.start_soon, carry)
+        except trio.RunFinishedError:
+            raise UserError("the broker is not running") from None
+        return done.result()
+
+    def _main(self) -> None:
+        try:
+            with lone_exceptions():
+                trio.run(self._serve)
+        except BaseException as error:
+            if self._ready.done():
+                self._failure = error
+            else:
+                self._ready.set_exception(error)
+
+    async def _serve(self) -> None:
+        serving = running_with(self._config, self._data_dir, self._topics, self._faults)
+        async with trio.open_nursery() as nursery, serving as broker:
+            self._ready.set_result((broker, trio.lowlevel.current_trio_token(), nursery))
+            await broker.wait_stopped()

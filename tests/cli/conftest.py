@@ -1,0 +1,52 @@
+"""The command line in this process: in a thread, beside a broker in the test's own loop."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trio
+
+from kbroker.cli.main import main
+from kbroker.testing.running_broker import RunningBroker, running_broker
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Awaitable[Outcome]]
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
+    async with running_broker(tmp_path / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def call(broker: RunningBroker, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`await call("topics", "list")` against the broker; `stdin` is what comes from a pipe."""
+    monkeypatch.setenv("KBROKER_BOOTSTRAP", f"{broker.host}:{broker.port}")
+
+    async def run(*arguments: str, stdin: bytes = b"") -> Outcome:
+        with io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))) as source:
+            monkeypatch.setattr("sys.stdin", source)
+            code = await trio.to_thread.run_sync(_exit_code, arguments)
+        out, err = capfdbinary.readouterr()
+        return Outcome(code, os.fsdecode(out), os.fsdecode(err))
+
+    return run
+
+
+def _exit_code(arguments: tuple[str, ...]) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code

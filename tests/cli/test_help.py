@@ -1,0 +1,101 @@
+"""Help that teaches: every command has examples, each of them a call that parses, and docs/cli.md says the same."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from kbroker.cli.command import Command, walk
+from kbroker.cli.main import COMMANDS, kbroker
+from tools.cli_docs import PAGE, page
+
+(ROOT, _), *_ = walk(kbroker)
+LEAVES = {ctx.command_path: command for ctx, command in walk(kbroker) if not isinstance(command, click.Group)}
+EXAMPLES = [
+    (path, example.call)
+    for path, command in LEAVES.items()
+    if isinstance(command, Command)
+    for example in command.examples
+]
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_every_command_has_an_example_of_itself(path: str) -> None:
+    command = LEAVES[path]
+    assert isinstance(command, Command)
+    assert all(path in example.call for example in command.examples)
+    help_text = command.get_help(click.Context(command, info_name=path))
+    assert f"# {command.examples[0].about}\n  {command.examples[0].call}" in help_text
+
+
+def calls_in(line: str) -> list[list[str]]:
+    """The arguments of each kbroker in a line of shell."""
+    if line.startswith("eval"):
+        line = line.partition("$(")[2].partition(")")[0]
+    words = [re.sub(r" > \S+$", "", part.strip()) for part in line.split(" | ")]
+    return [shlex.split(part)[1:] for part in words if part.startswith("kbroker")]
+
+
+@pytest.mark.parametrize(("path", "line"), EXAMPLES)
+def test_every_example_is_a_call_that_parses(
+    path: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    segment = tmp_path / "kbroker-data" / "orders-0" / "00000000000000000000.log"
+    segment.parent.mkdir(parents=True)
+    for file in (segment, segment.with_suffix(".timeindex"), *map(Path, ("orders.txt", "server.properties"))):
+        file.touch()
+    Path("metadata.json").touch()
+    calls = calls_in(line)
+    assert calls
+    for arguments in calls:
+        command: click.Command = kbroker
+        ctx = ROOT
+        while isinstance(command, click.Group):
+            name, found, arguments = command.resolve_command(ctx, arguments)
+            assert found is not None
+            assert name is not None
+            command = found
+            if isinstance(command, click.Group):
+                ctx = click.Context(command, info_name=name, parent=ctx)
+        with command.make_context(name, list(arguments), parent=ctx):
+            pass
+
+
+def test_an_example_that_does_not_parse_is_seen() -> None:
+    command = LEAVES["kbroker topics create"]
+    with pytest.raises(click.UsageError):
+        command.make_context("create", ["orders", "--partition", "3"])
+
+
+def test_every_command_that_talks_to_a_broker_takes_bootstrap_and_its_variable() -> None:
+    local = {"serve", "dump-log", "metadata", "completion", "version"}
+    for path, command in LEAVES.items():
+        options = [each for each in command.params if isinstance(each, click.Option) and "--bootstrap" in each.opts]
+        assert bool(options) == (path.split()[1] not in local), path
+        assert all((each.envvar, each.default) == ("KBROKER_BOOTSTRAP", "127.0.0.1:9092") for each in options)
+
+
+def test_the_list_of_commands_says_what_the_commands_say() -> None:
+    for name, about in COMMANDS.items():
+        command = kbroker.get_command(ROOT, name)
+        assert command is not None
+        assert command.get_short_help_str(200).startswith(about.rstrip(".")), name
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tools.cli_docs"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    kbroker.main(["completion", shell], prog_name="kbroker", standalone_mode=False)
+    assert "_KBROKER_COMPLETE" in capsys.readouterr().out
+
+
+def test_names_of_commands_are_completed() -> None:
+    assert [item.value for item in kbroker.shell_complete(ROOT, "to")] == ["topics"]

@@ -1,0 +1,195 @@
+"""`kbroker produce` and `consume`: lines in, lines out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.testing.running_broker import RunningBroker
+from tests.cli.conftest import Call
+
+
+async def test_lines_come_back_as_they_went_in(call: Call) -> None:
+    assert await call("produce", "words", stdin=b"one\ntwo\r\n\nlast") == (0, "4 records written to words\n", "")
+    assert await call("consume", "words") == (0, "one\ntwo\n\nlast\n", "")
+
+
+async def test_a_file_is_read_and_keys_are_split_off(call: Call, tmp_path: Path) -> None:
+    lines = tmp_path / "orders.txt"
+    lines.write_text("a:1\nb:2:2\nc:NULL\n")
+    arguments = ("--key-separator", ":", "--header", "source=shop", "--null", "NULL", "--compression", "zstd")
+    code, out, _ = await call("produce", "orders", str(lines), *arguments, "--json")
+    assert (code, json.loads(out)) == (0, {"topic": "orders", "records": 3, "partitions": {"0": 3}})
+    records = [json.loads(line) for line in (await call("consume", "orders", "--json")).out.splitlines()]
+    assert [(each["key"], each["value"], each["offset"]) for each in records] == [
+        ("a", "1", 0),
+        ("b", "2:2", 1),
+        ("c", None, 2),
+    ]
+    assert all(each["headers"] == [{"key": "source", "value": "shop"}] for each in records)
+
+
+async def test_json_out_is_json_in(call: Call) -> None:
+    """Also what is no text: a copy of a topic is the same topic."""
+    await call("topics", "create", "first", "--partitions", "2")
+    lines = [
+        {"key": "k", "value": "v", "partition": 1, "timestamp": 1_700_000_000_000, "headers": {"a": "b"}},
+        {"key": None, "value": {"base64": "/wA="}, "partition": 0, "timestamp": 1_700_000_000_001},
+        {"value": {"nested": [1, "ä"]}, "partition": 0, "timestamp": 1_700_000_000_002},
+    ]
+    await call("produce", "first", "--format", "json", stdin="\n".join(map(json.dumps, lines)).encode())
+    first = (await call("consume", "first", "--json")).out
+    await call("topics", "create", "second", "--partitions", "2")
+    await call("produce", "second", "--format", "json", stdin=first.encode())
+    second = (await call("consume", "second", "--json")).out
+    assert sorted(second.replace('"second"', '"first"').splitlines()) == sorted(first.splitlines())
+    assert {json.dumps(json.loads(line)["value"]) for line in first.splitlines()} == {
+        '"v"',
+        '{"base64": "/wA="}',
+        json.dumps('{"nested": [1, "ä"]}'),
+    }
+
+
+async def test_a_bad_line_is_told_by_number_and_what_stands_before_it_is_written(call: Call) -> None:
+    code, out, err = await call("produce", "t", "--key-separator", ":", stdin=b"a:1\nb:2\nc\nd:4\n")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "line 3" in err
+    assert (await call("consume", "t")).out == "1\n2\n"
+
+
+@pytest.mark.parametrize("line", ["[]", "{", '{"partition": "x"}', '{"value": {"base64": "?"}}', '{"headers": 1}'])
+async def test_json_that_is_no_record_is_one_line(call: Call, line: str) -> None:
+    code, _, err = await call("produce", "t", "--format", "json", stdin=line.encode())
+    assert (code, err.count("\n")) == (1, 1)
+    assert "line 1" in err
+
+
+async def test_a_partition_is_written_and_read_alone(call: Call) -> None:
+    await call("topics", "create", "t", "--partitions", "3")
+    for number in range(3):
+        await call("produce", "t", "--partition", str(number), stdin=b"%d\n" % number)
+    assert (await call("consume", "t", "--partition", "1")).out == "1\n"
+    assert sorted((await call("consume", "t", "--partition", "0", "--partition", "2")).out.split()) == ["0", "2"]
+    code, _, err = await call("consume", "t", "--partition", "3")
+    assert (code, "none has number 3" in err) == (1, True)
+
+
+async def test_reading_begins_where_it_is_told(call: Call) -> None:
+    lines = [json.dumps({"value": str(number), "timestamp": 1000 + number}) for number in range(10)]
+    await call("produce", "t", "--format", "json", stdin="\n".join(lines).encode())
+
+    async def values(*arguments: str) -> str:
+        return "".join((await call("consume", "t", *arguments)).out.split())
+
+    assert await values() == await values("--offset", "earliest") == "0123456789"
+    assert await values("--offset", "latest") == ""
+    assert await values("--offset", "7") == "789"
+    assert await values("--offset", "-2") == "89"
+    assert await values("--offset", "-100", "--max", "3") == "012"
+    assert await values("--since", "1006") == "6789"
+    assert await values("--since", "1970-01-01T00:00:01.004") == "456789"
+    assert await values("--since", "1m") == ""
+
+
+async def test_a_template_says_what_a_line_is(call: Call) -> None:
+    line = {"key": "k", "value": "v", "timestamp": 0, "headers": [{"key": "h", "value": None}]}
+    await call("produce", "t", "--format", "json", stdin=json.dumps(line).encode())
+    template = r"{topic}/{partition}/{offset}\t{timestamp} {time}\\{key}={value} [{headers}] {"
+    assert (await call("consume", "t", "--format", template)).out == (
+        "t/0/0\t0 1970-01-01T00:00:00.000Z\\k=v [h=null] {\n"
+    )
+    code, _, err = await call("consume", "t", "--format", "{nothing}")
+    assert (code, "{value}" in err) == (2, True)
+
+
+async def test_a_group_goes_on_where_it_stopped(call: Call) -> None:
+    await call("produce", "t", stdin=b"1\n2\n3\n")
+    assert (await call("consume", "t", "--group", "g", "--max", "2")).out == "1\n2\n"
+    await call("produce", "t", stdin=b"4\n")
+    assert (await call("consume", "t", "--group", "g")).out == "3\n4\n"
+    assert (await call("consume", "t", "--group", "g")).out == ""
+    assert (await call("consume", "t", "--group", "other")).out == "1\n2\n3\n4\n"
+
+
+async def start_following(broker: RunningBroker, *arguments: str) -> trio.Process:
+    address = f"{broker.host}:{broker.port}"
+    command = [sys.executable, "-m", "kbroker", "consume", "t", "--follow", "--bootstrap", address, *arguments]
+    return await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+async def end_of(process: trio.Process) -> tuple[int, bytes, bytes]:
+    """Exit code, the rest of stdout, stderr."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with trio.fail_after(30):
+        code = await process.wait()
+        return code, bytes(await process.stdout.receive_some()), bytes(await process.stderr.receive_some())
+
+
+async def test_following_waits_for_what_comes(broker: RunningBroker, call: Call) -> None:
+    await call("produce", "t", stdin=b"1\n")
+    process = await start_following(broker, "--max", "3")
+    assert process.stdout is not None
+    assert await process.stdout.receive_some() == b"1\n"
+    await call("produce", "t", "--rate", "1000", stdin=b"2\n3\n")
+    with trio.fail_after(30):
+        rest = b""
+        while len(rest) < 4:
+            rest += await process.stdout.receive_some()
+    assert rest == b"2\n3\n"
+    assert await end_of(process) == (0, b"", b"")
+
+
+async def test_following_is_ended_by_an_interrupt(broker: RunningBroker, call: Call) -> None:
+    await call("produce", "t", stdin=b"1\n")
+    process = await start_following(broker)
+    assert process.stdout is not None
+    assert await process.stdout.receive_some() == b"1\n"
+    process.send_signal(signal.SIGINT)
+    assert await end_of(process) == (130, b"", b"\n")
+
+
+async def test_a_reader_that_goes_away_ends_it_quietly(broker: RunningBroker, call: Call) -> None:
+    await call("produce", "t", stdin=b"x" * 1000 + b"\n" + b"line\n" * 50_000)
+    consume = f"{sys.executable} -m kbroker consume t --bootstrap {broker.host}:{broker.port} | head -c 10"
+    result = await trio.run_process(["sh", "-c", consume], capture_stdout=True, capture_stderr=True)
+    assert (result.stdout, result.stderr) == (b"x" * 10, b"")
+
+
+async def test_a_broker_that_is_none_is_one_line(call: Call) -> None:
+    async def web_server(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, web_server, listeners)
+        code, out, err = await call("consume", "t", "--bootstrap", f"127.0.0.1:{port}")
+        nursery.cancel_scope.cancel()
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "does not speak Kafka's protocol" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("produce", "t", "--key", "a", "--key-separator", ":"),
+        ("produce", "t", "--key-separator", ""),
+        ("produce", "t", "--format", "json", "--null", "x"),
+        ("produce", "t", "--rate", "0"),
+        ("produce", "t", "no-such-file"),
+        ("consume", "t", "--offset", "3", "--since", "1m"),
+        ("consume", "t", "--offset", "somewhere"),
+        ("consume", "t", "--max", "0"),
+    ],
+)
+async def test_a_wrong_call_is_one_line_and_code_2(call: Call, arguments: tuple[str, ...]) -> None:
+    code, out, err = await call(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)

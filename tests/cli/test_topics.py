@@ -1,0 +1,135 @@
+"""`kbroker topics`, `offsets`, `cluster`: what they do to a broker and what they say about it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kbroker.testing.running_broker import RunningBroker
+from tests.cli.conftest import Call
+
+
+async def test_a_topic_is_made_listed_described_and_deleted(call: Call) -> None:
+    assert await call("topics", "create", "orders", "--partitions", "3") == (
+        0,
+        "topic orders made, with 3 partitions\n",
+        "",
+    )
+    code, out, _ = await call("topics", "list")
+    assert (code, out.split()) == (0, ["TOPIC", "PARTITIONS", "REPLICATION", "FACTOR", "orders", "3", "1"])
+    (described,) = json.loads((await call("topics", "describe", "orders", "--json")).out)
+    assert described["topic"] == "orders"
+    assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
+    assert all(each["replicas"] == each["isr"] == [each["leader"]] for each in described["partitions"])
+    table = (await call("topics", "describe")).out
+    assert table.startswith(f"orders ({described['id']})\n")
+    assert "PARTITION  LEADER  REPLICAS  IN SYNC" in table
+    assert await call("topics", "delete", "orders") == (0, "topic orders deleted\n", "")
+    assert json.loads((await call("topics", "list", "--json")).out) == []
+
+
+async def test_a_table_in_a_pipe_has_one_line_for_each_row_and_no_colour(call: Call) -> None:
+    name = "a" * 200
+    await call("topics", "create", name)
+    lines = (await call("topics", "list")).out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith(name)
+    assert "\x1b" not in "".join(lines)
+
+
+async def test_a_topic_that_is_there_is_refused_unless_that_is_fine(call: Call) -> None:
+    await call("topics", "create", "orders", "--partitions", "2")
+    code, out, err = await call("topics", "create", "orders")
+    assert (code, out) == (1, "")
+    assert err == "kbroker: there is a topic orders already: add --if-not-exists if that is fine\n"
+    code, out, _ = await call("topics", "create", "orders", "--if-not-exists", "--json")
+    assert code == 0
+    assert json.loads(out) == {"topic": "orders", "created": False, "partitions": 2, "replication_factor": 1}
+
+
+async def test_validating_makes_nothing(call: Call) -> None:
+    code, out, _ = await call("topics", "create", "orders", "--partitions", "2", "--validate-only")
+    assert (code, out) == (0, "topic orders can be made, with 2 partitions\n")
+    code, out, err = await call("topics", "list")
+    assert (code, out) == (0, "")
+    assert "kbroker topics create" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics", "describe", "nope"),
+        ("topics", "delete", "nope"),
+        ("topics", "alter", "nope", "--partitions", "2"),
+        ("offsets", "nope"),
+        ("consume", "nope"),
+    ],
+)
+async def test_a_topic_that_is_not_there_is_one_line(call: Call, arguments: tuple[str, ...]) -> None:
+    assert await call(*arguments) == (
+        1,
+        "",
+        "kbroker: there is no topic nope: 'kbroker topics list' shows those there are\n",
+    )
+
+
+async def test_deleting_may_pass_over_what_is_not_there(call: Call) -> None:
+    assert await call("topics", "delete", "nope", "--if-exists") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics", "create", "no spaces"),
+        ("topics", "create", "a", "--partitions", "0"),
+        ("topics", "create", "a", "--config", "novalue"),
+        ("topics", "alter", "a"),
+        ("topics", "create"),
+        ("offsets", "a", "--at", "yesterday"),
+    ],
+)
+async def test_a_wrong_call_is_one_line_and_code_2(call: Call, arguments: tuple[str, ...]) -> None:
+    code, out, err = await call(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--help" in err
+
+
+async def test_a_config_that_is_none_is_the_brokers_refusal(call: Call) -> None:
+    code, out, err = await call("topics", "create", "orders", "--config", "no.such.config=1")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "INVALID_CONFIG" in err
+
+
+async def test_offsets_are_shown_as_a_table_and_as_json(call: Call) -> None:
+    await call("topics", "create", "orders", "--partitions", "2")
+    await call("produce", "orders", "--partition", "1", stdin=b"a\nb\n")
+    rows = json.loads((await call("offsets", "orders", "--json")).out)
+    assert rows == [
+        {"topic": "orders", "partition": 0, "earliest": 0, "latest": 0, "offsets": 0},
+        {"topic": "orders", "partition": 1, "earliest": 0, "latest": 2, "offsets": 2},
+    ]
+    assert (await call("offsets", "orders")).out.splitlines()[2].split() == ["orders", "1", "0", "2", "2"]
+    found = json.loads((await call("offsets", "orders", "--at", "0", "--json")).out)
+    assert [each["offset"] for each in found] == [None, 0]
+
+
+async def test_the_cluster_is_described(call: Call, broker: RunningBroker) -> None:
+    await call("topics", "create", "orders", "--partitions", "2")
+    described = json.loads((await call("cluster", "describe", "--json", "--apis")).out)
+    (only,) = described["brokers"]
+    assert (only["host"], only["port"], only["controller"]) == (broker.host, broker.port, True)
+    assert described["partitions"] == {"total": 2, "without_leader": 0, "under_replicated": 0}
+    assert {"key": 18, "name": "ApiVersions", "first": 0, "last": 4} in described["apis"]
+    text = (await call("cluster", "describe")).out
+    assert "1 topic with 2 partitions, all well" in text
+
+
+async def test_nobody_at_the_bootstrap_is_one_line_that_says_what_to_do(call: Call, broker: RunningBroker) -> None:
+    await broker.stop()
+    code, out, err = await call("topics", "list")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"kbroker: nobody answers at 127.0.0.1:{broker.port}: start a broker with 'kbroker serve', "
+        "or name another with --bootstrap\n"
+    )

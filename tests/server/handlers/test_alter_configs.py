@@ -1,0 +1,338 @@
+"""IncrementalAlterConfigs and AlterConfigs: checked as a whole, written once, and acting when the answer leaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import alter_configs, incremental_alter_configs
+from kbroker.server.authorization import Operation
+from tests.server.handlers.conftest import StartBroker
+from tests.server.handlers.harness import HandlerBroker
+
+ALTER_CONFIGS = 33
+INCREMENTAL_ALTER_CONFIGS = 44
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+Change = tuple[str, int, str | None]
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """Loggers belong to the process: what a test sets is undone."""
+    loggers = [logging.getLogger(), logging.getLogger("kbroker.server.dispatch")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+
+
+def incremental(kind: int, name: str, *changes: Change) -> Any:
+    return incremental_alter_configs.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            incremental_alter_configs.AlterableConfig(name=each, config_operation=operation, value=value)
+            for each, operation, value in changes
+        ],
+    )
+
+
+def whole(kind: int, name: str, **configs: str | None) -> Any:
+    return alter_configs.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            alter_configs.AlterableConfig(name=each.replace("_", "."), value=value) for each, value in configs.items()
+        ],
+    )
+
+
+async def change(
+    broker: HandlerBroker, kind: int, name: str, *changes: Change, version: int = 1, **members: Any
+) -> tuple[int, str | None]:
+    resources = [incremental(kind, name, *changes)]
+    response = await broker.ask(INCREMENTAL_ALTER_CONFIGS, version, resources=resources, **members)
+    (answer,) = response.responses
+    assert (answer.resource_type, answer.resource_name) == (kind, name)
+    return answer.error_code, answer.error_message
+
+
+async def replace(broker: HandlerBroker, *resources: Any, version: int = 2, **members: Any) -> list[int]:
+    response = await broker.ask(ALTER_CONFIGS, version, resources=list(resources), **members)
+    return [answer.error_code for answer in response.responses]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_topics_config_acts_when_the_answer_leaves(broker: HandlerBroker, version: int) -> None:
+    await broker.create_topic("orders")
+    answer = await change(broker, TOPIC, "orders", ("retention.ms", SET, "1234"), version=version)
+    assert answer == (0, None)
+    assert broker.log("orders").config.retention_ms == 1234
+    assert broker.image.topics["orders"].configs == {"retention.ms": "1234"}
+    assert await change(broker, TOPIC, "orders", ("retention.ms", DELETE, None), version=version) == (0, None)
+    assert broker.log("orders").config.retention_ms == 604_800_000
+    assert broker.image.topics["orders"].configs == {}
+
+
+async def test_lists_are_extended_and_shortened_starting_from_the_default(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+
+    async def policy_after(operation: int, value: str) -> str:
+        assert await change(broker, TOPIC, "orders", ("cleanup.policy", operation, value)) == (0, None)
+        return broker.image.topics["orders"].configs["cleanup.policy"]
+
+    assert await policy_after(APPEND, "compact") == "delete,compact"
+    assert await policy_after(APPEND, "compact,delete") == "delete,compact"
+    assert await policy_after(SUBTRACT, "delete") == "compact"
+    assert await policy_after(SUBTRACT, "compact,other") == ""
+    assert broker.log("orders").config.cleanup_policy == frozenset()
+    assert await policy_after(SET, "delete") == "delete"
+
+
+async def test_what_is_not_named_stays(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders", configs={"retention.ms": "1", "segment.ms": "2"})
+    await change(broker, TOPIC, "orders", ("retention.ms", SET, "3"), ("no.such.thing", DELETE, None))
+    assert broker.image.topics["orders"].configs == {"retention.ms": "3", "segment.ms": "2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "reason"),
+    [
+        ([("retention.ms", SET, "soon")], ErrorCode.INVALID_CONFIG, "retention.ms=soon is not a whole number"),
+        ([("retention.ms", SET, "-2")], ErrorCode.INVALID_CONFIG, "must be at least -1"),
+        ([("compression.type", SET, "brotli")], ErrorCode.INVALID_CONFIG, "must be one of"),
+        ([("preallocate", SET, "yes")], ErrorCode.INVALID_CONFIG, "true or false"),
+        ([("cleanup.policy", APPEND, "shred")], ErrorCode.INVALID_CONFIG, "nothing but compact, delete"),
+        ([("remote.storage.enable", SET, "true")], ErrorCode.INVALID_CONFIG, "tiered storage"),
+        ([("no.such.thing", SET, "1")], ErrorCode.INVALID_CONFIG, "Unknown topic config name: no.such.thing"),
+        ([("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG, "not LIST"),
+        ([("no.such.thing", SUBTRACT, "1")], ErrorCode.INVALID_CONFIG, "not LIST"),
+        ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST, "retention.ms"),
+        ([("retention.ms", SET, "1"), ("retention.ms", DELETE, None)], ErrorCode.INVALID_REQUEST, "more than once"),
+        ([("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST, "Unknown operation 9"),
+    ],
+)
+@pytest.mark.parametrize("is_try", [True, False])
+async def test_a_bad_change_is_refused_with_its_reason_and_changes_nothing(
+    broker: HandlerBroker, changes: list[Change], code: ErrorCode, reason: str, is_try: bool
+) -> None:
+    await broker.create_topic("orders", configs={"segment.ms": "5"})
+    good: Change = ("segment.ms", SET, "6")
+    answered, message = await change(broker, TOPIC, "orders", good, *changes, validate_only=is_try)
+    assert answered == code
+    assert message is not None
+    assert reason in message
+    assert broker.image.topics["orders"].configs == {"segment.ms": "5"}
+
+
+async def test_a_try_changes_nothing(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+    assert await change(broker, TOPIC, "orders", ("retention.ms", SET, "1"), validate_only=True) == (0, None)
+    assert await replace(broker, whole(TOPIC, "orders", retention_ms="1"), validate_only=True) == [0]
+    assert await change(broker, BROKER, "1", ("log.retention.ms", SET, "1"), validate_only=True) == (0, None)
+    assert await change(broker, LOGGER, "1", ("root", SET, "TRACE"), validate_only=True) == (0, None)
+    assert broker.image.topics["orders"].configs == {}
+    assert broker.config.log_retention_ms is None
+    assert logging.getLogger().level != 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nowhere", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "no topic!", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "", ErrorCode.INVALID_REQUEST),
+        (BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (BROKER, "one", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "2", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "", ErrorCode.INVALID_REQUEST),
+        (99, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_a_resource_that_is_not_there_is_refused(
+    broker: HandlerBroker, kind: int, name: str, code: ErrorCode
+) -> None:
+    answered, message = await change(broker, kind, name)
+    assert answered == code
+    assert message
+
+
+async def test_a_bad_config_is_told_before_a_missing_topic(broker: HandlerBroker) -> None:
+    answered, _ = await change(broker, TOPIC, "nowhere", ("retention.ms", SET, "x"))
+    assert answered == ErrorCode.INVALID_CONFIG
+
+
+async def test_a_resource_named_twice_is_refused_and_the_others_go_on(broker: HandlerBroker) -> None:
+    for name in ("orders", "invoices"):
+        await broker.create_topic(name)
+    twice = incremental(TOPIC, "orders", ("retention.ms", SET, "1"))
+    once = incremental(TOPIC, "invoices", ("retention.ms", SET, "1"))
+    response = await broker.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[twice, once, twice])
+    assert [answer.error_code for answer in response.responses] == [ErrorCode.INVALID_REQUEST, 0, 42]
+    assert broker.image.topics["orders"].configs == {}
+    assert broker.image.topics["invoices"].configs == {"retention.ms": "1"}
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_the_old_way_replaces_everything(broker: HandlerBroker, version: int) -> None:
+    await broker.create_topic("orders", configs={"retention.ms": "1", "segment.ms": "2"})
+    assert await replace(broker, whole(TOPIC, "orders", flush_ms="3"), version=version) == [0]
+    assert broker.image.topics["orders"].configs == {"flush.ms": "3"}
+    assert await replace(broker, whole(TOPIC, "orders"), version=version) == [0]
+    assert broker.image.topics["orders"].configs == {}
+
+
+async def test_the_old_way_refuses_what_the_new_one_does(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders", configs={"retention.ms": "1"})
+    assert await replace(
+        broker,
+        whole(TOPIC, "orders", retention_ms="x"),
+        whole(TOPIC, "nowhere", retention_ms="1"),
+        whole(LOGGER, "1", root="INFO"),
+        whole(GROUP, "billing", consumer_session_timeout_ms=None),
+    ) == [
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert broker.image.topics["orders"].configs == {"retention.ms": "1"}
+
+
+async def test_a_brokers_config_reaches_the_topics_that_fall_back_to_it(start_broker: StartBroker) -> None:
+    broker = await start_broker(log_retention_hours=1)
+    await broker.create_topic("orders")
+    await broker.create_topic("invoices", configs={"retention.ms": "9"})
+
+    def retention() -> tuple[int, int]:
+        return broker.log("orders").config.retention_ms, broker.log("invoices").config.retention_ms
+
+    assert await change(broker, BROKER, "", ("log.retention.ms", SET, "700")) == (0, None)
+    assert retention() == (700, 9)
+    assert await change(broker, BROKER, "1", ("log.retention.ms", SET, "600")) == (0, None)
+    assert retention() == (600, 9)
+    await broker.create_topic("late")
+    assert broker.log("late").config.retention_ms == 600
+    assert await change(broker, BROKER, "1", ("log.retention.ms", DELETE, None)) == (0, None)
+    assert retention() == (700, 9)
+    assert await replace(broker, whole(BROKER, "")) == [0]
+    assert retention() == (3_600_000, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "code", "reason"),
+    [
+        ("1", [("num.partitions", SET, "3")], ErrorCode.INVALID_REQUEST, "dynamically: num.partitions"),
+        ("1", [("log.retention.ms", SET, "x")], ErrorCode.INVALID_REQUEST, "log.retention.ms=x"),
+        ("1", [("log.retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG, "not LIST"),
+        ("1", [("ssl.keystore.type", SET, "PEM")], ErrorCode.INVALID_REQUEST, "prefix of a listener"),
+        ("", [("listener.name.a.ssl.keystore.type", SET, "PEM")], ErrorCode.INVALID_REQUEST, "broker id"),
+        ("1", [("listeners", SET, "PLAINTEXT://a:1")], ErrorCode.INVALID_REQUEST, "restart"),
+    ],
+)
+async def test_what_a_running_broker_cannot_take_is_refused(
+    broker: HandlerBroker, name: str, changes: list[Change], code: ErrorCode, reason: str
+) -> None:
+    answered, message = await change(broker, BROKER, name, *changes)
+    assert answered == code
+    assert message is not None
+    assert reason in message
+    assert broker.image.entity_configs == {}
+
+
+async def test_a_read_only_config_that_was_never_set_may_be_deleted(broker: HandlerBroker) -> None:
+    assert await change(broker, BROKER, "1", ("num.partitions", DELETE, None)) == (0, None)
+
+
+async def test_levels_of_loggers_change_until_the_broker_stops(broker: HandlerBroker) -> None:
+    logger = logging.getLogger("kbroker.server.dispatch")
+    assert await change(broker, LOGGER, "1", (logger.name, SET, "TRACE")) == (0, None)
+    assert logger.level == 5
+    assert await change(broker, LOGGER, "1", (logger.name, DELETE, None)) == (0, None)
+    assert logger.level == logging.NOTSET
+    assert broker.image.entity_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ([("kbroker.server.dispatch", SET, "LOUD")], ErrorCode.INVALID_CONFIG),
+        ([("no.such.logger", SET, "INFO")], ErrorCode.INVALID_CONFIG),
+        ([("root", DELETE, None)], ErrorCode.INVALID_REQUEST),
+        ([("root", APPEND, "INFO")], ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_bad_levels_are_refused(broker: HandlerBroker, changes: list[Change], code: ErrorCode) -> None:
+    logger = logging.getLogger("kbroker.server.dispatch")
+    logger.setLevel(logging.INFO)
+    others = [each for each in changes if each[0] != logger.name]
+    answered, _ = await change(broker, LOGGER, "1", *([(logger.name, SET, "ERROR")] if others else []), *changes)
+    assert (answered, logger.level) == (code, logging.INFO)
+
+
+async def test_groups_have_configs_within_the_brokers_limits(broker: HandlerBroker) -> None:
+    assert await change(broker, GROUP, "a/b", ("consumer.session.timeout.ms", SET, "50000")) == (0, None)
+    assert broker.image.configs_of("groups/a%2Fb") == {"consumer.session.timeout.ms": "50000"}
+    answered, message = await change(broker, GROUP, "a/b", ("consumer.session.timeout.ms", SET, "1"))
+    assert (answered, message) == (
+        ErrorCode.INVALID_CONFIG,
+        "consumer.session.timeout.ms=1 must be at least group.consumer.min.session.timeout.ms=45000",
+    )
+    answered, _ = await change(broker, GROUP, "a/b", ("consumer.session.timeout.ms", DELETE, None))
+    assert (answered, broker.image.entity_configs) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("interval.ms", "1000", 0),
+        ("interval.ms", "1", ErrorCode.INVALID_REQUEST),
+        ("interval.ms", "x", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id=a.*,client_software_name=b", 0),
+        ("match", "colour=red", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id", ErrorCode.INVALID_CONFIG),
+        ("match", "client_id=[", ErrorCode.INVALID_CONFIG),
+        ("other", "1", ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_subscriptions_to_metrics_are_checked_and_kept(
+    broker: HandlerBroker, name: str, value: str, code: int
+) -> None:
+    answered, _ = await change(broker, CLIENT_METRICS, "slow-ones", (name, SET, value))
+    assert answered == code
+    assert broker.image.configs_of("client-metrics/slow-ones") == ({} if code else {name: value})
+
+
+async def test_who_may_not_alter_configs_alters_none(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+    broker.allow((Operation.DESCRIBE_CONFIGS, "orders"))
+    assert (await change(broker, TOPIC, "orders", ("retention.ms", SET, "1")))[0] == 29
+    assert (await change(broker, BROKER, "1", ("log.retention.ms", SET, "1")))[0] == 31
+    assert (await change(broker, LOGGER, "1", ("root", SET, "TRACE")))[0] == 31
+    assert (await change(broker, GROUP, "billing", ("share.auto.offset.reset", SET, "latest")))[0] == 30
+    broker.allow((Operation.ALTER_CONFIGS, "orders"))
+    assert await change(broker, TOPIC, "orders", ("retention.ms", SET, "1")) == (0, None)
+
+
+async def test_a_config_that_does_nothing_is_kept_with_one_warning(
+    broker: HandlerBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.create_topic("orders", configs={"min.cleanable.dirty.ratio": "0.1", "retention.ms": "1"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "min.cleanable.dirty.ratio of topic orders is kept, but has no effect in kbroker"
+    ]
+    caplog.clear()
+    assert await change(broker, BROKER, "1", ("num.io.threads", SET, "9"), ("log.retention.ms", SET, "5")) == (0, None)
+    assert await change(broker, BROKER, "1", ("max.connections", SET, "9")) == (0, None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "num.io.threads of brokers/1 is kept, but has no effect in kbroker",
+        "max.connections of brokers/1 takes effect when the broker is started again",
+    ]

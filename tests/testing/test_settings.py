@@ -1,0 +1,57 @@
+"""What a test may say of its broker, and what it is told when it says nonsense."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.errors import UserError
+from kbroker.testing.settings import config_for_tests, properties_of, topics_of
+
+
+def test_settings_are_properties_with_underscores_for_dots() -> None:
+    settings = properties_of({"num_partitions": 3, "auto_create_topics_enable": False, "log.retention.ms": "5"})
+    assert settings == {"num.partitions": "3", "auto.create.topics.enable": "false", "log.retention.ms": "5"}
+
+
+def test_several_values_are_one_list() -> None:
+    assert properties_of({"log_cleanup_policy": ["compact", "delete"]}) == {"log.cleanup.policy": "compact,delete"}
+
+
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        ((), []),
+        (["orders:3", "events"], [("orders", 3), ("events", -1)]),
+        ({"orders": 3}, [("orders", 3)]),
+        ("orders:2", [("orders", 2)]),
+    ],
+)
+def test_topics_are_names_with_or_without_a_count(topics: object, expected: list[tuple[str, int]]) -> None:
+    assert topics_of(topics) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topics", [["orders:"], ["orders:many"], ["orders:-1"], ["orders:0"], {"orders": 0}])
+def test_a_count_that_is_none_is_refused(topics: object) -> None:
+    with pytest.raises(UserError, match="orders"):
+        topics_of(topics)  # type: ignore[arg-type]
+
+
+def test_a_broker_of_a_test_listens_where_nobody_else_reaches_it() -> None:
+    (endpoint,) = config_for_tests({}, stacklevel=1).endpoints
+    assert (endpoint.host, endpoint.port) == ("127.0.0.1", 0)
+
+
+def test_a_mistyped_setting_is_a_warning_that_names_the_right_one() -> None:
+    with pytest.warns(UserWarning, match=r"num\.partition.*did you mean num\.partitions") as told:
+        config_for_tests({"num.partition": "3"}, stacklevel=1)
+    assert told[0].filename == __file__
+
+
+def test_a_value_that_is_wrong_is_refused() -> None:
+    with pytest.raises(UserError, match=r"num\.partitions"):
+        config_for_tests({"num.partitions": "many"}, stacklevel=1)
+
+
+def test_a_directory_is_named_by_data_dir_alone() -> None:
+    with pytest.raises(UserError, match="data_dir"):
+        config_for_tests({"log.dirs": "/somewhere"}, stacklevel=1)
