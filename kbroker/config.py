@@ -6,7 +6,7 @@ Knows nothing of where a text came from (file, command line, request) and never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import dropwhile
 from types import MappingProxyType
@@ -772,13 +772,14 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> str | None:
 def describe_topic_configs(defaults: BrokerConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every topic config with its effective value, and where each value on the way to it comes from."""
     effective = topic_config(defaults, overrides)
+    layers = _layers(defaults, {})
     entries = []
     for name, key in TOPIC_CONFIGS.items():
         if key.is_retired and name not in overrides:
             continue
         value = key.format(effective.value_of(name))
         names = [fallback.name for fallback in key.fallbacks]
-        synonyms = _synonyms(names, defaults)
+        synonyms = _synonyms(names, layers)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         # As in Kafka: the synonyms begin with the first fallback, and there are none while it has no value.
         synonyms = _from_name(names[0], synonyms) if names else []
@@ -791,12 +792,13 @@ def describe_topic_configs(defaults: BrokerConfig, overrides: Mapping[str, str])
 
 def describe_broker_configs(config: BrokerConfig, facts: Mapping[str, str]) -> list[ConfigEntry]:
     """Every broker config; `facts` are values that came out otherwise than given: an id, ports, directories."""
+    layers = _layers(config, facts)
     entries = []
     for name, key in BROKER_CONFIGS.items():
         if key.is_retired and name not in config.texts:
             continue
         value = facts.get(name, key.format(config.value_of(name)))
-        synonyms = _from_name(name, _synonyms(_SYNONYMS.get(name, (name,)), config, facts))
+        synonyms = _from_name(name, _synonyms(_SYNONYMS.get(name, (name,)), layers))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         is_read_only = key.update is UpdateMode.READ_ONLY
         entry = ConfigEntry(name, value, source, key.type, tuple(synonyms), key.documentation, False, is_read_only)
@@ -838,16 +840,20 @@ def _without_secret(entry: ConfigEntry) -> ConfigEntry:
     return entry._replace(value=None, synonyms=synonyms, is_sensitive=True)
 
 
-def _synonyms(
-    names: Iterable[str], config: BrokerConfig, facts: Mapping[str, str] = MappingProxyType({})
-) -> list[ConfigSynonym]:
-    """All values under these names, from the one that counts to the defaults."""
-    names = tuple(names)
-    layers = (
+_Layers = tuple[tuple[ConfigSource, Mapping[str, str]], ...]
+
+
+def _layers(config: BrokerConfig, facts: Mapping[str, str]) -> _Layers:
+    """Where a broker's values come from, what counts most first."""
+    return (
         (ConfigSource.DYNAMIC_BROKER_CONFIG, config.dynamic_texts),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, config.dynamic_default_texts),
-        (ConfigSource.STATIC_BROKER_CONFIG, {**config.texts, **facts} if facts else config.texts),
+        (ConfigSource.STATIC_BROKER_CONFIG, {**config.texts, **facts}),
     )
+
+
+def _synonyms(names: Sequence[str], layers: _Layers) -> list[ConfigSynonym]:
+    """All values under these names, from the one that counts to the defaults."""
     found = [ConfigSynonym(name, texts[name], source) for source, texts in layers for name in names if name in texts]
     for name in names:
         default = BROKER_CONFIGS[name].default_text

@@ -6,7 +6,6 @@ Knows no config by name: those are in `config.py` and `inactive_configs.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast, overload
@@ -275,10 +274,10 @@ def _format_double(value: float) -> str:
     """As Java prints it: with an exponent from 10^7 on, and below 10^-3."""
     if value == 0 or 1e-3 <= abs(value) < 1e7 or value in (float("inf"), float("-inf")) or value != value:
         return str(value)
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    assert isinstance(exponent, int)
-    rest = "".join(map(str, digits[1:])) or "0"
-    return f"{'-' if sign else ''}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
+    # The fewest digits that still stand for this number.
+    shortest = next(text for digits in range(17) if float(text := f"{value:.{digits}e}") == value)
+    mantissa, _, exponent = shortest.partition("e")
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}E{int(exponent)}"
 
 
 def at_least(least: float) -> Check:

@@ -36,7 +36,7 @@ def test_static_members_and_offsets_survive_the_broker(tmp_path: Path, topic: st
     with kbroker(tmp_path, port) as process:
         create_topic(bootstrap, topic, 4)
         for name in ("a", "b"):
-            options = {"group_instance_id": name, "session_timeout_ms": 30_000}
+            options = {"group_instance_id": name, "session_timeout_ms": 30_000, "reconnect_backoff_max_ms": 500}
             members.append(Member(bootstrap, topic, topic, **options))
         poll_until(members, lambda: same_split(members, [2, 2], 4), "two members share")
         produce_numbers(bootstrap, topic, range(40), 4)

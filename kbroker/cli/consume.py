@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -13,17 +14,19 @@ import click
 from kbroker.cli.calling import call_cluster
 from kbroker.cli.command import Command, bootstrap_option
 from kbroker.cli.moments import moment
-from kbroker.cli.output import tame
+from kbroker.cli.output import is_terminal, progress, tame
 from kbroker.cli.record_text import json_of_record, template_of
+from kbroker.errors import UserError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
-    from kbroker.client.consuming import FetchedPartition
+    from kbroker.client.consuming import Consumer, FetchedPartition
 
 __all__ = ["command"]
 
 COMMIT_SECONDS: Final = 5.0
 _NEVER: Final = 1 << 62
+_MANY_RECORDS: Final = 50_000
 
 
 class Options(NamedTuple):
@@ -164,16 +167,37 @@ class _Reading:
         self._drop_finished(consumer.positions)
         self._next_commit = trio.current_time() + COMMIT_SECONDS
         try:
-            while consumer.positions and self._left:
-                for fetched in await consumer.poll():
-                    self._take(fetched)
-                self._drop_finished(consumer.positions)
-                if trio.current_time() >= self._next_commit:
-                    await self._commit()
-                    self._next_commit = trio.current_time() + COMMIT_SECONDS
+            with self._progress(starts) as bar:
+                while consumer.positions and self._left:
+                    for fetched in await self._poll(consumer):
+                        self._take(fetched)
+                        if bar is not None:
+                            bar.update(len(fetched.records))
+                    self._drop_finished(consumer.positions)
+                    if trio.current_time() >= self._next_commit:
+                        await self._commit()
+                        self._next_commit = trio.current_time() + COMMIT_SECONDS
         finally:
             with trio.move_on_after(COMMIT_SECONDS, shield=True):
                 await self._commit()
+
+    async def _poll(self, consumer: Consumer) -> list[FetchedPartition]:
+        from kbroker.client.failures import BrokerRefusal
+        from kbroker.protocol.error_codes import ErrorCode
+
+        try:
+            return await consumer.poll()
+        except BrokerRefusal as refusal:
+            if refusal.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            topic = self._options.topic
+            raise UserError(f"{topic} has no such offset: 'kbroker offsets {topic}' shows which it has") from None
+
+    def _progress(self, starts: Mapping[int, int]) -> AbstractContextManager[Any]:
+        """While the records go into a file or a pipe; on a terminal they are what moves."""
+        length = sum(max(self._ends[number] - start, 0) for number, start in starts.items())
+        is_shown = not self._options.follow and not is_terminal()
+        return progress(min(length, self._left) if is_shown else None, "reading", worth_showing=_MANY_RECORDS)
 
     def _take(self, fetched: FetchedPartition) -> None:
         end = self._ends[fetched.partition]

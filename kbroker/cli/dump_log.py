@@ -16,7 +16,7 @@ import click
 from kbroker.cli.command import Command
 from kbroker.cli.output import is_terminal, print_json_line, tame
 from kbroker.cli.record_text import json_of_bytes
-from kbroker.errors import UserError
+from kbroker.errors import StorageFailure, UserError
 
 if TYPE_CHECKING:
     from kbroker.protocol.record_batch import BatchHeader
@@ -77,8 +77,8 @@ def command(
             click.echo(f"Dumping {path}")
         try:
             dump(path, wanted)
-        except OSError as problem:
-            raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None
+        except (OSError, StorageFailure) as problem:
+            raise UserError(f"{path} cannot be read: {getattr(problem, 'strerror', problem)}") from None
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:

@@ -6,11 +6,13 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
-__all__ = ["counted", "is_terminal", "print_json", "print_json_line", "print_table", "tame", "time_text"]
+__all__ = ["counted", "is_terminal", "print_json", "print_json_line", "print_table", "progress", "tame", "time_text"]
 
 Cell = str | int | None
 
@@ -71,6 +73,13 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+def progress(length: int | None, label: str, *, worth_showing: int) -> AbstractContextManager[Any]:
+    """A bar on stderr, or None: for work of a known length that takes a while, where somebody is looking."""
+    if length is None or length < worth_showing or not sys.stderr.isatty():
+        return nullcontext()
+    return click.progressbar(length=length, label=label, file=sys.stderr)
 
 
 def counted(count: int, noun: str) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
 from kbroker.cli.calling import call_cluster
 from kbroker.cli.command import Command, bootstrap_option, json_option, key_values
-from kbroker.cli.output import counted, print_json
+from kbroker.cli.output import counted, print_json, progress
 from kbroker.cli.record_text import BadLine, Line, line_from_json, line_from_text
 from kbroker.clock import SystemClock
 from kbroker.errors import UserError
@@ -187,7 +185,7 @@ class _Writing:
 
         start = trio.current_time()
         burst = None if self._rate is None else max(1, int(self._rate / _FLUSHES_PER_SECOND))
-        with _progress(self.lines.size) as bar:
+        with progress(self.lines.size, "writing", worth_showing=_READ_SIZE) as bar:
             while True:
                 data = await trio.to_thread.run_sync(self.lines.read, abandon_on_cancel=True)
                 for line in self.lines.split(data):
@@ -212,10 +210,3 @@ class _Writing:
     async def flush(self) -> None:
         for sent in await self._producer.flush():
             self.counts[sent.partition] = self.counts.get(sent.partition, 0) + sent.record_count
-
-
-def _progress(size: int | None) -> AbstractContextManager[Any]:
-    """A bar for a file that takes a while, where somebody is looking."""
-    if size is None or size < _READ_SIZE or not sys.stderr.isatty():
-        return nullcontext()
-    return click.progressbar(length=size, label="writing", file=sys.stderr)

@@ -268,8 +268,8 @@ def alter(
 @bootstrap_option
 def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> None:
     """Delete topics and all their records."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"delete {', '.join(names)} and every record in it?", abort=True, err=True)
+    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {', '.join(names)} with every record?", err=True):
+        raise UserError("nothing was deleted")
 
     async def call(cluster: Cluster) -> None:
         from kbroker.client.admin import delete_topic

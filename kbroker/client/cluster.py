@@ -177,12 +177,14 @@ class Cluster:
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         patience = self.patience()
         while True:
-            connection = await self.any_connection()
             try:
+                connection = await self.any_connection()
                 response = await connection.ask(
                     METADATA, at_least=1, topics=topics, allow_auto_topic_creation=may_create
                 )
             except ConnectionFailed as failure:
+                if not self.brokers:
+                    raise  # a first address that is wrong is told at once; a broker that was there may come back
                 await patience.pause(failure)
                 continue
             if response.error_code != ErrorCode.NONE:

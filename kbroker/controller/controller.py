@@ -75,11 +75,14 @@ PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
 _ALL_BROKERS: Final = znodes.DEFAULT_BROKERS
 
-# Quotas are in none of them; of what clients shall measure nothing acts, as they are never asked for it.
+# Quotas are kept, but nobody is slowed down by them yet; and clients are never asked for their metrics.
 _TABLES: Final[Mapping[str, Mapping[str, ConfigKey[Any]]]] = {
     "brokers": BROKER_CONFIGS,
     "groups": GROUP_CONFIGS,
     "client-metrics": {},
+    "users": {},
+    "clients": {},
+    "ips": {},
 }
 
 # A multi travels as one packet; the check that goes along needs its share.
@@ -247,9 +250,7 @@ class Controller:
                 return
             await self._write([*await self._entity_nodes(entity, configs), _announcement(entity)])
             self._commit([EntityConfigsChanged(entity, configs)])
-            table = _TABLES.get(entity.partition("/")[0])
-            if table is not None:
-                _warn_of_inactive(entity, _changed(before, configs), table)
+            _warn_of_inactive(entity, _changed(before, configs), _TABLES[entity.partition("/")[0]])
 
     async def _entity_nodes(self, entity: str, configs: Mapping[str, str]) -> list[Operation]:
         """A node without configs goes, unless others hang from it."""

@@ -65,7 +65,8 @@ class Loader:
             before, offset = offset, await self._replay(data, offset)
             if offset == before:
                 break
-        self._freeze()
+        if self._unfrozen:
+            self._freeze()
 
     async def _replay(self, data: bytes, offset: int) -> int:
         """The offset after the last whole batch."""

@@ -154,9 +154,15 @@ class ShardDriver:
             return
         self._commits = []
         code = self.append([record for records, _, _ in commits for record in records])
-        for _, ticket, response in commits:
-            if code:
-                ticket.refuse(code)
+        for records, ticket, response in commits:
+            if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+                # One of them is too large for the log. To write a commit twice does no harm.
+                failed = self.append(records)
+                failed = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if failed == code else failed
+            else:
+                failed = code
+            if failed:
+                ticket.refuse(failed)
             else:
                 self.answer(ticket, response)
 

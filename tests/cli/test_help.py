@@ -13,7 +13,7 @@ from kbroker.cli.command import Command, walk
 from kbroker.cli.main import COMMANDS, kbroker
 from tools.cli_docs import PAGE, page
 
-(ROOT, _), *_ = walk(kbroker)
+ROOT = next(ctx for ctx, _ in walk(kbroker))
 LEAVES = {ctx.command_path: command for ctx, command in walk(kbroker) if not isinstance(command, click.Group)}
 EXAMPLES = [
     (path, example.call)

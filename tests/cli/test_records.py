@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -117,10 +119,20 @@ async def test_a_group_goes_on_where_it_stopped(call: Call) -> None:
     assert (await call("consume", "t", "--group", "other")).out == "1\n2\n3\n4\n"
 
 
-async def start_following(broker: RunningBroker, *arguments: str) -> trio.Process:
+@asynccontextmanager
+async def following(broker: RunningBroker, *arguments: str) -> AsyncIterator[trio.Process]:
+    """A follower that has shown the first record."""
     address = f"{broker.host}:{broker.port}"
     command = [sys.executable, "-m", "kbroker", "consume", "t", "--follow", "--bootstrap", address, *arguments]
-    return await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        with trio.fail_after(30):
+            assert await process.stdout.receive_some() == b"1\n"
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
 
 
 async def end_of(process: trio.Process) -> tuple[int, bytes, bytes]:
@@ -134,25 +146,31 @@ async def end_of(process: trio.Process) -> tuple[int, bytes, bytes]:
 
 async def test_following_waits_for_what_comes(broker: RunningBroker, call: Call) -> None:
     await call("produce", "t", stdin=b"1\n")
-    process = await start_following(broker, "--max", "3")
-    assert process.stdout is not None
-    assert await process.stdout.receive_some() == b"1\n"
-    await call("produce", "t", "--rate", "1000", stdin=b"2\n3\n")
-    with trio.fail_after(30):
+    async with following(broker, "--max", "3") as process:
+        await call("produce", "t", "--rate", "1000", stdin=b"2\n3\n")
+        assert process.stdout is not None
         rest = b""
-        while len(rest) < 4:
-            rest += await process.stdout.receive_some()
-    assert rest == b"2\n3\n"
-    assert await end_of(process) == (0, b"", b"")
+        with trio.fail_after(30):
+            while len(rest) < 4:
+                rest += await process.stdout.receive_some()
+        assert rest == b"2\n3\n"
+        assert await end_of(process) == (0, b"", b"")
 
 
 async def test_following_is_ended_by_an_interrupt(broker: RunningBroker, call: Call) -> None:
     await call("produce", "t", stdin=b"1\n")
-    process = await start_following(broker)
-    assert process.stdout is not None
-    assert await process.stdout.receive_some() == b"1\n"
-    process.send_signal(signal.SIGINT)
-    assert await end_of(process) == (130, b"", b"\n")
+    async with following(broker) as process:
+        process.send_signal(signal.SIGINT)
+        assert await end_of(process) == (130, b"", b"\n")
+
+
+async def test_following_from_an_offset_that_is_not_there_yet_is_one_line(call: Call) -> None:
+    await call("produce", "t", stdin=b"1\n")
+    assert await call("consume", "t", "--follow", "--offset", "9") == (
+        1,
+        "",
+        "kbroker: t has no such offset: 'kbroker offsets t' shows which it has\n",
+    )
 
 
 async def test_a_reader_that_goes_away_ends_it_quietly(broker: RunningBroker, call: Call) -> None:

@@ -105,6 +105,33 @@ async def test_a_connection_that_broke_is_made_anew(nursery: trio.Nursery, autoj
     await cluster.aclose()
 
 
+async def test_a_broker_that_restarts_is_waited_for(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    broker = ToyBroker(nursery, {"Metadata": lambda _: metadata_of({"a": 1}), "ListOffsets": offsets_answer([0, 0])})
+    cluster = cluster_of(broker)
+    await list_offsets(cluster, "a", {0: LATEST})
+    broker.is_down = True
+    await broker.drop_connections()
+
+    async def come_back() -> None:
+        await trio.sleep(RETRY_SECONDS / 2)
+        broker.is_down = False
+
+    nursery.start_soon(come_back)
+    assert await list_offsets(cluster, "a", {0: LATEST}) == {0: FoundOffset(42, -1)}
+    await cluster.aclose()
+
+
+async def test_a_broker_that_stays_away_is_given_up(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    broker = ToyBroker(nursery, {"Metadata": lambda _: metadata_of({"a": 1}), "ListOffsets": offsets_answer([0])})
+    cluster = cluster_of(broker)
+    await list_offsets(cluster, "a", {0: LATEST})
+    broker.is_down = True
+    await broker.drop_connections()
+    with pytest.raises(ConnectionFailed, match="nobody answers"):
+        await list_offsets(cluster, "a", {0: LATEST})
+    await cluster.aclose()
+
+
 async def test_nobody_at_the_bootstrap_is_told_at_once(nursery: trio.Nursery) -> None:
     broker = ToyBroker(nursery)
     broker.is_down = True

@@ -135,6 +135,14 @@ async def test_a_refused_commit_changes_nothing() -> None:
     assert driven.shard.offsets("group") == {}
 
 
+async def test_a_commit_too_large_for_the_log_takes_no_other_along() -> None:
+    driven = Driven(max_message_bytes="1000")
+    waiting = [driven.commit(0), driven.commit(1, metadata="x" * 2000), driven.commit(2)]
+    driven.driver.flush()
+    assert [each.answer for each in waiting] == ["committed 0", ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "committed 2"]
+    assert {partition for _, partition in driven.shard.offsets("group")} == {0, 2}
+
+
 async def test_a_refused_assignment_is_refused_to_everybody_and_the_group_begins_anew() -> None:
     driven = Driven()
     member_id = driven.join().answer.member_id

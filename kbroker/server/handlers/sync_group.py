@@ -1,8 +1,11 @@
-"""SyncGroup (14), v0-5: the leader brings the assignment, everybody else waits for it."""
+"""SyncGroup (14), v0-5: the leader brings the assignment, everybody else waits for it.
+
+v5: whoever syncs says by which protocol, so that a client with the wrong one does not misread its bytes.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
@@ -16,11 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["handle", "refuse"]
 
+PROTOCOL_SINCE: Final = 5
+
 
 def handle(context: Context, request: Request) -> None:
     body = request.body
     if not body.group_id:
         raise Refusal(ErrorCode.INVALID_GROUP_ID)
+    if request.version >= PROTOCOL_SINCE and (body.protocol_type is None or body.protocol_name is None):
+        raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     driver = find_shard(context, request, Operation.READ, body.group_id)
     driver.take(body.group_id, driver.shard.sync(body, group_ticket(request, refuse), driver.now()))
 

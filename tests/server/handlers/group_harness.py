@@ -88,9 +88,10 @@ class GroupBroker:
             sync_group.SyncGroupRequestAssignment(member_id=name, assignment=data)
             for name, data in (assignments or {}).items()
         ]
-        return await self.ask(
-            SYNC, version, group_id="group", member_id=member_id, generation_id=generation, assignments=given
-        )
+        asked: dict[str, Any] = {"member_id": member_id, "generation_id": generation, "assignments": given}
+        if version >= 5:
+            asked |= {"protocol_type": "consumer", "protocol_name": "range"}
+        return await self.ask(SYNC, version, group_id="group", **asked)
 
     async def settle(self) -> str:
         """One member, stable, in generation 1."""

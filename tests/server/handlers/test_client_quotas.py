@@ -69,6 +69,15 @@ async def test_a_quota_is_set_found_and_taken_away(broker: HandlerBroker, versio
     assert await find(broker, version=version) == []
 
 
+async def test_a_quota_that_is_not_enforced_is_kept_with_a_warning(
+    broker: HandlerBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await alter(broker, entry(ALICE, producer_byte_rate=5.0))
+    assert [record.getMessage() for record in caplog.records] == [
+        "producer_byte_rate of users/alice is kept, but has no effect in kbroker"
+    ]
+
+
 async def test_what_else_a_user_has_is_kept(broker: HandlerBroker) -> None:
     await broker.controller.update_entity_configs("users/alice", lambda _: {"SCRAM-SHA-256": "salt=…"})
     await alter(broker, entry({"user": "alice"}, producer_byte_rate=5.0))

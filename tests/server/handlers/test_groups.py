@@ -12,7 +12,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import leave_group
 from kbroker.server.authorization import Operation
 from tests.server.handlers.conftest import StartBroker
-from tests.server.handlers.group_harness import FIND_COORDINATOR, HEARTBEAT, LEAVE, GroupBroker
+from tests.server.handlers.group_harness import FIND_COORDINATOR, HEARTBEAT, LEAVE, SYNC, GroupBroker
 
 
 @pytest.fixture
@@ -101,6 +101,13 @@ async def test_an_assignment_comes_back_in_every_version(groups: GroupBroker, ve
     joined = await groups.join(version=3)
     answer = await groups.sync(joined.member_id, 1, {joined.member_id: b"mine"}, version=version)
     assert (answer.error_code, answer.assignment) == (0, b"mine")
+
+
+async def test_from_v5_on_a_sync_names_its_protocol(groups: GroupBroker) -> None:
+    joined = await groups.join(version=3)
+    asked = {"group_id": "group", "member_id": joined.member_id, "generation_id": 1}
+    assert (await groups.ask(SYNC, 5, **asked)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (await groups.ask(SYNC, 4, **asked)).error_code == ErrorCode.NONE
 
 
 async def test_members_wait_for_each_other(groups: GroupBroker, nursery: trio.Nursery) -> None:

@@ -1,0 +1,99 @@
+"""`kbroker configs` and `topics alter`: shown, changed, refused in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.testing.running_broker import RunningBroker
+from tests.cli.conftest import Call
+
+
+async def value_of(call: Call, key: str) -> tuple[Any, Any]:
+    outcome = await call("configs", "describe", "topic", "orders", key, "--json")
+    (entry,) = json.loads(outcome.out)
+    return entry["value"], entry["source"]
+
+
+async def test_a_config_is_set_and_taken_back(call: Call) -> None:
+    await call("topics", "create", "orders")
+    default = await value_of(call, "retention.ms")
+    assert default[1] == "default"
+    assert await call("configs", "alter", "topic", "orders", "--set", "retention.ms=5000") == (
+        0,
+        "configs of topic orders altered\n",
+        "",
+    )
+    assert await value_of(call, "retention.ms") == ("5000", "topic")
+    assert "retention.ms  5000" in (await call("configs", "describe", "topic", "orders")).out
+    assert "  retention.ms=5000\n" in (await call("topics", "describe", "orders")).out
+    assert (await call("topics", "alter", "orders", "--delete-config", "retention.ms")).code == 0
+    assert await value_of(call, "retention.ms") == default
+
+
+async def test_validating_changes_nothing(call: Call) -> None:
+    await call("topics", "create", "orders")
+    before = await value_of(call, "retention.ms")
+    code, out, _ = await call("configs", "alter", "topic", "orders", "--set", "retention.ms=1", "--validate-only")
+    assert (code, out) == (0, "configs of topic orders can be altered so\n")
+    assert await value_of(call, "retention.ms") == before
+
+
+async def test_nothing_set_says_how_to_see_the_defaults(call: Call) -> None:
+    await call("topics", "create", "orders")
+    code, out, err = await call("configs", "describe", "topic", "orders")
+    assert (code, out) == (0, "")
+    assert "--all" in err
+    table = (await call("configs", "describe", "topic", "orders", "--all", "--documentation")).out
+    assert table.startswith("CONFIG")
+    assert "segment.bytes" in table
+
+
+async def test_a_broker_is_named_by_its_number_or_by_default(call: Call) -> None:
+    described = await call("configs", "describe", "broker", "1", "--all", "--json")
+    assert "log.retention.hours" in [each["name"] for each in json.loads(described.out)]
+    assert (await call("configs", "describe", "broker", "default")).code == 0
+    code, _, err = await call("configs", "describe", "broker", "7")
+    assert (code, err) == (1, "kbroker: no broker has id 7: the cluster has 1\n")
+    assert (await call("configs", "describe", "broker", "one")).code == 2
+
+
+async def test_a_value_that_is_none_is_refused_in_one_line(call: Call) -> None:
+    await call("topics", "create", "orders")
+    code, out, err = await call("configs", "alter", "topic", "orders", "--set", "retention.ms=soon")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "INVALID_CONFIG" in err
+
+
+async def test_altering_nothing_is_called_wrongly(call: Call) -> None:
+    assert (await call("configs", "alter", "topic", "orders")).code == 2
+
+
+async def test_a_topic_gets_more_partitions(call: Call) -> None:
+    await call("topics", "create", "orders", "--partitions", "2")
+    assert await call("topics", "alter", "orders", "--partitions", "4") == (0, "topic orders altered\n", "")
+    (listed,) = json.loads((await call("topics", "list", "--json")).out)
+    assert listed["partitions"] == 4
+    code, _, err = await call("topics", "alter", "orders", "--partitions", "3")
+    assert (code, err.count("\n"), "INVALID_PARTITIONS" in err) == (1, 1, True)
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+async def test_a_terminal_gets_colour_unless_it_asks_for_none(call: Call, broker: RunningBroker, no_color: str) -> None:
+    pty = pytest.importorskip("pty")
+    await call("topics", "create", "orders")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "kbroker", "topics", "list", "--bootstrap", f"{broker.host}:{broker.port}"]
+    environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": no_color, "COLUMNS": "100"}
+    await trio.run_process(command, stdout=theirs, stderr=subprocess.STDOUT, env=environment)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert "orders" in shown
+    assert ("\x1b[1;36m" in shown) == (not no_color)
