@@ -467,7 +467,7 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.", acts=False)
     socket_receive_buffer_bytes = int32(
-        102_400, None, "The system's receive buffer of a connection; -1 leaves it to the system."
+        -1, None, "The system's receive buffer of a connection; -1 leaves it to the system."
     )
     socket_request_max_bytes = int32(100 * MB, at_least(1), "Largest request.")
     socket_send_buffer_bytes = int32(

@@ -14,6 +14,7 @@ __all__ = [
     "CONSUMER_OFFSETS",
     "INTERNAL_TOPICS",
     "MAX_TOPIC_NAME_LENGTH",
+    "METADATA_FILE",
     "TRANSACTION_STATE",
     "ZERO_UUID",
     "RandomBytes",
@@ -28,6 +29,8 @@ __all__ = [
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
+METADATA_FILE: Final = "kbroker-metadata.db"
+"""Holds the embedded tree, in the first data directory."""
 INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 # A partition's directory is `<topic>-<partition>`, and a file name has at most 255 bytes.

@@ -459,6 +459,7 @@ OWN_DEFAULTS = {
     "listeners": "PLAINTEXT://127.0.0.1:9092",
     "log.dir": "kbroker-data",
     "queued.max.request.bytes": str(256 * 1024 * 1024),
+    "socket.receive.buffer.bytes": "-1",
 }
 # Kafka keeps these two out of its documentation, the third is ours.
 UNDOCUMENTED = {

@@ -20,6 +20,7 @@ import click
 
 from kbroker.cli.command import Command, Group
 from kbroker.errors import StorageFailure, UserError
+from kbroker.names import METADATA_FILE
 
 if TYPE_CHECKING:
     from kbroker.controller.tree import Create, Tree
@@ -95,7 +96,7 @@ def import_(file: TextIO, data_dir: Path, replace: bool) -> None:
 
 
 def _tree_file(data_dir: Path) -> Path:
-    return data_dir / "kbroker-metadata.db"
+    return data_dir / METADATA_FILE
 
 
 @contextmanager

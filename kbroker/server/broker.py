@@ -29,7 +29,7 @@ from kbroker.group.step import GroupConfig
 from kbroker.log.directory import DataDirectory
 from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import OsFileSystem
-from kbroker.names import CONSUMER_OFFSETS, random_uuid
+from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, random_uuid
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition_table import PartitionTable
@@ -52,7 +52,6 @@ __all__ = ["run_broker"]
 
 logger = logging.getLogger(__name__)
 
-METADATA_FILE = "kbroker-metadata.db"
 EMBEDDED_BROKER_ID = 1
 GRACE_SECONDS = 5.0
 

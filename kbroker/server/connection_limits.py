@@ -22,7 +22,7 @@ class ConnectionLimits:
     # What the system buffers for a connection; -1 leaves it to the system. A small send buffer keeps what is on its way
     # in the CPU's cache: large fetches are twice as fast as with the megabytes that Linux would take.
     send_buffer_bytes: int = 102_400  # socket.send.buffer.bytes
-    receive_buffer_bytes: int = 102_400  # socket.receive.buffer.bytes
+    receive_buffer_bytes: int = -1  # socket.receive.buffer.bytes
     # Over either of these a connection is not read any more until responses have left.
     max_in_flight: int = 1000
     max_unsent_bytes: int = 1024 * 1024

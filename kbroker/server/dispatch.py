@@ -92,7 +92,12 @@ class Dispatch:
         if request.slot.parts is not None or request.slot.is_cancelled:
             return
         try:
-            request.reply(_refusal(request, code, message))
+            response = _refusal(request, code, message)
+            if response is None:
+                request.reply_nothing()
+                request.slot.connection.finish()
+            else:
+                request.reply(response)
         except Exception:
             logger.exception("%s v%d could not be refused", name, request.version)
             request.slot.connection.close()

@@ -27,9 +27,7 @@ __all__ = ["CallInLoop", "Fault", "Faults"]
 CallInLoop = Callable[[Callable[[], Any]], Any]
 Act = Callable[[Context, Request, Handler], Any]
 
-_PRODUCE: Final = 0
 _FETCH: Final = 1
-_NO_ACKS: Final = 0
 
 # What a Fetch is told as a whole; every other code belongs to its partitions.
 _OF_FETCH_SESSIONS: Final = frozenset(
@@ -209,11 +207,6 @@ def _strike(faults: Iterator[_ApiFault], handler: Handler, context: Context, req
 
 def _fail(code: ErrorCode, context: Context, request: Request, then: Handler) -> Any:
     key = request.route.api.key
-    if key == _PRODUCE and request.body.acks == _NO_ACKS:
-        # Nobody waits for an answer; the end of the connection is how such a client learns of an error.
-        request.reply_nothing()
-        request.slot.connection.finish()
-        return None
     if key == _FETCH and code not in _OF_FETCH_SESSIONS:
         return then(replace(context, partitions=with_refusals(context.partitions, {}, every=code)), request)
     raise Refusal(code, "A test has asked for this fault.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kbroker.names import INTERNAL_TOPICS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import produce as messages
 from kbroker.server.authorization import Operation, ResourceType
@@ -25,6 +26,7 @@ __all__ = ["handle", "refuse"]
 
 NO_ACKS = 0
 TOPIC_IDS_SINCE = 13
+ADMIN_CLIENT_ID = "__admin_client"  # Kafka's tools, which alone may write to internal topics
 ATTRIBUTES_POSITION = 22  # the lower byte of them
 TRANSACTIONAL = 0x10
 
@@ -49,7 +51,9 @@ def handle(context: Context, request: Request) -> None:
     topics = []
     for topic in body.topic_data:
         name: str | None = table.topic_name(topic.topic_id) if by_id else topic.name
-        refusal = None if context.authorizer.allows_all and name is not None else _refusal(context, request, name)
+        refusal = None
+        if name is None or name in INTERNAL_TOPICS or not context.authorizer.allows_all:
+            refusal = _refusal(context, request, name)
         answers = []
         for each in topic.partition_data:
             index = each.index
@@ -84,6 +88,9 @@ def handle(context: Context, request: Request) -> None:
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
+    """None where the client wants no answer: it learns of the error by losing its connection."""
+    if request.body.acks == NO_ACKS:
+        return None
     return _Response(
         responses=[
             _TopicResponse(
@@ -102,6 +109,8 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 def _refusal(context: Context, request: Request, name: str | None) -> ErrorCode | None:
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
+    if name in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
     authorizer = context.authorizer
     if authorizer.allows_all or authorizer.allows(
         request.principal, request.client_host, Operation.WRITE, ResourceType.TOPIC, name
