@@ -22,6 +22,8 @@ def member(bootstrap: str, group: str, topic: str, **options: Any) -> Iterator[A
         "enable_auto_commit": False,
         "session_timeout_ms": 6000,
         "heartbeat_interval_ms": 300,
+        # A leader that assigns before it knows the topic leaves everybody without partitions until it asks again.
+        "metadata_max_age_ms": 500,
     }
     consumer = kafka.KafkaConsumer(topic, **(settings | options))
     try:
