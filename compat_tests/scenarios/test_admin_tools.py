@@ -34,7 +34,7 @@ def only_without_bootstrap(request: pytest.FixtureRequest) -> None:
         pytest.skip("compares two brokers")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # other scenarios may come in between
 def name() -> str:
     return f"tools-{uuid.uuid4().hex[:8]}"
 
@@ -53,6 +53,7 @@ def run(java_tools: JavaTools, kbroker_address: str, judge: str) -> Run:
 
     def run_both(tool: str, *arguments: str, normal: Callable[[str], object] = str.strip) -> None:
         ours, theirs = (outcome(java_tools, each, tool, arguments) for each in (kbroker_address, judge))
+        assert normal is errors or not theirs.startswith("failed: "), theirs
         assert normal(ours) == normal(theirs)
 
     return run_both

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = struct.Struct(">hh").unpack_from
 _PRODUCE = 0
+_FETCH = 1
 _API_VERSIONS = 18
 
 
@@ -120,6 +121,7 @@ class Dispatch:
                 _decode_nothing,
                 codec(api.response, 0).encode,
                 has_flexible_header=False,
+                holds_slices=False,
                 handler=self._intercepted(api, module.handle_unknown_version),
                 fail=self._fail,
             )
@@ -131,6 +133,7 @@ class Dispatch:
             codec(api.request, version).decode,
             codec(api.response, version).encode,
             has_flexible_header=api.response_header_version(version) == 1,
+            holds_slices=key == _FETCH,
             handler=self._intercepted(api, module.handle),
             fail=self._fail,
         )

@@ -30,6 +30,7 @@ class Route(NamedTuple):
     decode: Decode
     encode: Encode
     has_flexible_header: bool
+    holds_slices: bool  # the response may hold ranges of files, which cannot be joined with the bytes around them
     handler: Handler
     fail: Callable[[Request, Exception], None]
 
@@ -73,7 +74,7 @@ class Request:
             parts[0] = _FLEXIBLE_HEADER(size + 5, self.correlation_id)
         else:
             parts[0] = _PLAIN_HEADER(size + 4, self.correlation_id)
-        self.slot.complete(parts)
+        self.slot.complete(parts if route.holds_slices else (b"".join(parts),))
 
     def fail(self, error: Exception) -> None:
         """What went wrong after the handler had returned, as if it had gone wrong in it."""
