@@ -1,7 +1,7 @@
 """Kafka's own tools print against kbroker what they print against Apache Kafka.
 
-Only addresses, ids, directories, the wording of errors, and what only a KRaft cluster has may differ. The tests build
-on each other, in the order in which they stand: starting a JVM for everything twice would take long.
+Only addresses, ids, directories, the wording of errors, and what only a KRaft cluster has may differ. The steps
+build on each other: starting a JVM for everything twice would take long.
 """
 
 from __future__ import annotations
@@ -32,11 +32,6 @@ KRAFT_ONLY = re.compile(r"min\.insync\.replicas")
 def only_without_bootstrap(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--bootstrap"):
         pytest.skip("compares two brokers")
-
-
-@pytest.fixture(scope="session")  # other scenarios may come in between
-def name() -> str:
-    return f"tools-{uuid.uuid4().hex[:8]}"
 
 
 def outcome(tools: JavaTools, bootstrap: str, tool: str, arguments: tuple[str, ...]) -> str:
@@ -84,7 +79,7 @@ def errors(output: str) -> list[str]:
     return sorted(set(re.findall(r"\w+(?=Exception)", output)))
 
 
-def test_topics_are_created_described_listed_and_grown(run: Run, name: str) -> None:
+def topics_are_created_described_listed_and_grown(run: Run, name: str) -> None:
     run(TOPICS, "--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=5000")
     run(TOPICS, "--create", "--topic", name, "--if-not-exists")
     run(TOPICS, "--describe", "--topic", name, normal=without_ids)
@@ -98,7 +93,7 @@ def test_topics_are_created_described_listed_and_grown(run: Run, name: str) -> N
     run(TOPICS, "--describe", "--unavailable-partitions")
 
 
-def test_configs_of_a_topic_are_described_and_altered(run: Run, name: str) -> None:
+def configs_of_a_topic_are_described_and_altered(run: Run, name: str) -> None:
     of_topic = ("--entity-type", "topics", "--entity-name", name)
     run(CONFIGS, *of_topic, "--describe")
     run(CONFIGS, *of_topic, "--describe", "--all", normal=entries)
@@ -110,7 +105,7 @@ def test_configs_of_a_topic_are_described_and_altered(run: Run, name: str) -> No
     run(CONFIGS, *of_topic, "--alter", "--add-config", "no.such.config=1", normal=errors)
 
 
-def test_configs_of_a_broker_are_described_and_altered(run: Run) -> None:
+def configs_of_a_broker_are_described_and_altered(run: Run, _name: str) -> None:
     broker, brokers = (
         ("--entity-type", "brokers", "--entity-name", "1"),
         ("--entity-type", "brokers", "--entity-default"),
@@ -124,7 +119,7 @@ def test_configs_of_a_broker_are_described_and_altered(run: Run) -> None:
     run(CONFIGS, *broker, "--alter", "--add-config", "num.partitions=7", normal=errors)
 
 
-def test_quotas_and_group_configs_are_described_and_altered(run: Run, name: str) -> None:
+def quotas_and_group_configs_are_described_and_altered(run: Run, name: str) -> None:
     user = ("--entity-type", "users", "--entity-name", "alice")
     run(CONFIGS, *user, "--alter", "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048")
     run(CONFIGS, *user, "--describe")
@@ -156,7 +151,7 @@ def test_quotas_and_group_configs_are_described_and_altered(run: Run, name: str)
     run(CONFIGS, *group, "--describe", normal=entries)
 
 
-def test_offsets_directories_and_leaders(run: Run, name: str) -> None:
+def offsets_directories_and_leaders(run: Run, name: str) -> None:
     run(OFFSETS, "--topic", name)
     run(LOG_DIRS, "--describe", "--topic-list", name, normal=without_directories)
     run(ELECTION, "--election-type", "preferred", "--topic", name, "--partition", "0")
@@ -164,6 +159,17 @@ def test_offsets_directories_and_leaders(run: Run, name: str) -> None:
     run(REASSIGN, "--list")
 
 
-def test_the_topic_goes(run: Run, name: str) -> None:
+def the_topic_goes(run: Run, name: str) -> None:
     run(TOPICS, "--delete", "--topic", name)
     run(TOPICS, "--list", "--exclude-internal", "--topic", name)
+
+
+def test_kafkas_tools_print_against_both_brokers_the_same(run: Run) -> None:
+    """One test, because each step needs what the one before it left."""
+    name = f"tools-{uuid.uuid4().hex[:8]}"
+    topics_are_created_described_listed_and_grown(run, name)
+    configs_of_a_topic_are_described_and_altered(run, name)
+    configs_of_a_broker_are_described_and_altered(run, name)
+    quotas_and_group_configs_are_described_and_altered(run, name)
+    offsets_directories_and_leaders(run, name)
+    the_topic_goes(run, name)
