@@ -18,6 +18,7 @@ from kbroker.names import ZERO_UUID, is_internal_topic, topic_name_problem
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import metadata as messages
 from kbroker.server.authorization import Operation
+from kbroker.server.authorized_operations import cluster_operations, topic_operations
 from kbroker.server.encoded_response import encode_body, reply_encoded
 from kbroker.server.internal_topics import new_topic
 from kbroker.server.permissions import allows_cluster, allows_topic
@@ -30,26 +31,6 @@ __all__ = ["handle", "refuse"]
 
 IDS_SINCE: Final = 12
 LISTENER_NOT_FOUND_SINCE: Final = 6
-
-TOPIC_OPERATIONS: Final = (
-    Operation.READ,
-    Operation.WRITE,
-    Operation.CREATE,
-    Operation.DELETE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-)
-CLUSTER_OPERATIONS: Final = (
-    Operation.CREATE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.CLUSTER_ACTION,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-    Operation.IDEMPOTENT_WRITE,
-)
 
 _Topic = messages.MetadataResponseTopic.value
 _Partition = messages.MetadataResponsePartition.value
@@ -154,7 +135,7 @@ def _absent(context: Context, request: Request, name: str, failed: dict[str, int
         code = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     answer = _Topic(name=name, error_code=code, is_internal=is_internal_topic(name))
     if request.body.include_topic_authorized_operations and code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        answer.topic_authorized_operations = _topic_operations(context, request, name)
+        answer.topic_authorized_operations = topic_operations(context, request, name)
     return answer
 
 
@@ -198,7 +179,7 @@ def _response(context: Context, request: Request, topics: list[Any]) -> Any:
         topics=topics,
     )
     if request.body.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = _cluster_operations(context, request)
+        response.cluster_authorized_operations = cluster_operations(context, request)
     return response
 
 
@@ -233,7 +214,7 @@ def _describe(context: Context, request: Request, topics: Iterable[Topic]) -> li
         answers.append(_Topic(name=topic.name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions))
     if request.body.include_topic_authorized_operations:
         for answer in answers:
-            answer.topic_authorized_operations = _topic_operations(context, request, answer.name)
+            answer.topic_authorized_operations = topic_operations(context, request, answer.name)
     return answers
 
 
@@ -263,13 +244,3 @@ def _partition_with_absent_brokers(
         isr_nodes=isr,
         offline_replicas=offline,
     )
-
-
-def _topic_operations(context: Context, request: Request, name: str) -> int:
-    return sum(1 << each for each in TOPIC_OPERATIONS if allows_topic(context, request, each, name))
-
-
-def _cluster_operations(context: Context, request: Request) -> int:
-    if not allows_cluster(context, request, Operation.DESCRIBE):
-        return 0
-    return sum(1 << each for each in CLUSTER_OPERATIONS if allows_cluster(context, request, each))
