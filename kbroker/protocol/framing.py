@@ -100,11 +100,11 @@ class FrameReader:
 
     def free_view(self) -> memoryview | None:
         """Where the next bytes go, or None while the budget has no room for the frame that has begun."""
+        if self._is_filled and self._capacity < READ_SIZE:
+            self._widen()
         if self._end == 0:
             if self._capacity == 0:
                 self._move_to_new_buffer(BASE_BUFFER_SIZE)
-            elif self._is_filled and self._capacity < READ_SIZE:
-                self._widen()
             return self._view if self._capacity <= READ_SIZE else self._view[:READ_SIZE]
         if self._start + self._needed > self._capacity and not self._make_room():
             return None

@@ -259,3 +259,11 @@ def test_reads_that_fill_the_buffer_make_it_wider() -> None:
     feed(reader, frame(b"s" * 508) * 2000)
     assert BASE_BUFFER_SIZE < reader.capacity <= READ_SIZE
     assert budget.used == reader.capacity - BASE_BUFFER_SIZE
+
+
+def test_frames_that_never_end_where_the_buffer_ends_make_it_wider_too() -> None:
+    budget = Budget()
+    reader = make_reader(budget)
+    feed(reader, frame(b"s" * 10_000) * 40)  # one and a half of them fill the first buffer
+    assert BASE_BUFFER_SIZE < reader.capacity <= READ_SIZE
+    assert budget.used == reader.capacity - BASE_BUFFER_SIZE
