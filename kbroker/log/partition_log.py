@@ -317,7 +317,7 @@ class PartitionLog:
                 error_message=f"a batch of {size} bytes; segment.bytes is {self._segment_bytes}",
             )
         marker = None
-        producer_id = header.producer_id
+        producer_id = header[9]  # by index, for this is the hot path
         if producer_id >= 0:
             verdict: BatchTrace | ErrorCode | None
             if header.attributes & ATTRIBUTE_CONTROL:
@@ -328,18 +328,20 @@ class PartitionLog:
             if verdict is not None:
                 return refused_or_repeated(verdict, self._log_start_offset)
         segment = self._active
+        position = segment.size + self._staged_bytes
         try:
-            if self._is_roll_due(segment, size, header, now_ms):
+            if position and self._is_roll_due(segment, position + size, header, now_ms):
                 segment = self.roll(now_ms)
+                position = 0
             base_offset = segment.next_offset
             if leader_epoch > self._epochs.latest:
                 self._epochs.assign(leader_epoch, base_offset)
         except StorageFailure:
             self._abandon()
             raise
-        last_offset = base_offset + header.last_offset_delta
+        last_offset = base_offset + header[6]
         restamp(batch, 0, base_offset, leader_epoch)
-        segment.note(segment.size + self._staged_bytes, size, last_offset, header.max_timestamp)
+        segment.note(position, size, last_offset, header[8])
         self._staged.append(batch)
         self._staged_bytes += size
         if producer_id >= 0:
@@ -435,7 +437,8 @@ class PartitionLog:
     def _stage_as_follower(self, batch: memoryview, header: BatchHeader) -> None:
         segment = self._active
         size = len(batch)
-        if self._is_roll_due(segment, size, header, header.max_timestamp):
+        end = segment.size + self._staged_bytes + size
+        if end > size and self._is_roll_due(segment, end, header, header.max_timestamp):
             segment = self.roll(header.max_timestamp, base_offset=header.base_offset)
         elif not segment.size and not self._staged and header.last_offset > segment.last_possible_offset:
             self.truncate_fully_and_start_at(header.base_offset)
@@ -451,17 +454,15 @@ class PartitionLog:
 
     # Rolling
 
-    def _is_roll_due(self, segment: Segment, size: int, header: BatchHeader, now_ms: int) -> bool:
-        position = segment.size + self._staged_bytes
-        if not position:
-            return False
-        if position + size > self._segment_bytes or segment.entry_count >= self._max_entries:
+    def _is_roll_due(self, segment: Segment, end: int, header: BatchHeader, now_ms: int) -> bool:
+        """Before a batch that would end there, in a segment that is not empty."""
+        if end > self._segment_bytes or segment.entry_count >= self._max_entries:
             return True
         first_timestamp = segment.first_timestamp
-        waited_ms = header.max_timestamp - first_timestamp if first_timestamp >= 0 else segment.age_ms(now_ms)
+        waited_ms = header[8] - first_timestamp if first_timestamp >= 0 else segment.age_ms(now_ms)
         return (
             waited_ms > self._segment_ms - segment.roll_jitter_ms
-            or segment.next_offset + header.last_offset_delta > segment.last_possible_offset
+            or segment.next_offset + header[6] > segment.last_possible_offset
         )
 
     def roll(self, now_ms: int, *, base_offset: int | None = None) -> Segment:
@@ -593,6 +594,11 @@ class PartitionLog:
         before = self._high_watermark
         if offset <= before:
             return False
+        if offset == self._log_end_offset and self._producers.first_unstable_offset is None:
+            # As below, without its questions: every append of a leader that is alone comes this way.
+            active = self._active
+            self._high_watermark, self._hw_segment, self._hw_position = offset, active, active.size
+            return True
         self.set_high_watermark(offset)
         return self._high_watermark > before
 

@@ -9,7 +9,7 @@ codecs must equal byte for byte.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import construct
@@ -26,7 +26,7 @@ from kbroker.protocol.types import (
     read_unsigned_varint,
     unsigned_varint,
 )
-from kbroker.protocol.values import Value, bare_class, shared_default, value_class
+from kbroker.protocol.values import Value, bare_class, shared_default, value_class, value_maker
 
 __all__ = ["NEVER", "Field", "Message", "Struct", "field"]
 
@@ -135,6 +135,10 @@ class Struct(construct.Construct):  # type: ignore[misc]
         if self._bare_value is None:
             self._bare_value = bare_class(self.value)
         return self._bare_value
+
+    def maker(self) -> Callable[..., Any]:
+        """A function for hot paths that makes values as calling the struct does."""
+        return value_maker(self.bare_value(), self.fields)
 
     def shared_default(self) -> Value:
         if self._default is None:

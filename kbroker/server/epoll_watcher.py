@@ -129,8 +129,12 @@ class EpollWatcher:
             for due_connection in due:
                 network.call(due_connection, due_connection.on_turn)
         events = self._epoll.poll(seconds, _EVENTS_PER_ROUND)
-        with network.round():
-            self._call_each(events)
+        if events:
+            network.begin_round()
+            try:
+                self._call_each(events)
+            finally:
+                network.end_round()
         return bool(events) or bool(self._due)
 
     def _call_each(self, events: list[tuple[int, int]]) -> None:

@@ -1,11 +1,12 @@
 """What all connections of a broker share: the handler of their frames, memory, quotas, a coarse clock, joined sends.
 
-Knows no socket and no task; `sweep` is called about once a second by whoever drives it.
+Serves no socket and knows no task; `sweep` is called about once a second by whoever drives it.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 # Lines about broken peers between two sweeps: a port scanner must not fill the disk with our log.
 _REPORTS_PER_SWEEP = 10
+_MOST_REFUSED = 1000  # connections that nobody serves, and that are only there to be waited for
 
 
 class FrameHandler(Protocol):
@@ -43,6 +45,7 @@ class Network:
     __slots__ = (
         "_handled",
         "_is_round_open",
+        "_refused",
         "_reports_left",
         "_reports_suppressed",
         "budget",
@@ -73,6 +76,7 @@ class Network:
         self.woken: list[Connection] = []
         self._handled: list[Connection] = []
         self._is_round_open = False
+        self._refused: list[socket.socket] = []
         self._reports_left = _REPORTS_PER_SWEEP
         self._reports_suppressed = 0
 
@@ -88,19 +92,17 @@ class Network:
         finally:
             self.finish_joining()
 
-    @contextmanager
-    def round(self) -> Iterator[None]:
-        """Around the calls of many connections: the frames of all of them are one run, written and answered at its end.
+    def begin_round(self) -> None:
+        """Until `end_round` the frames of all connections are one run, written and answered at its end.
 
         One write for each partition instead of one for each connection, and clients are woken together.
         """
         self._is_round_open = True
-        try:
-            yield
-        finally:
-            self._is_round_open = False
-            if self.is_joining:
-                self.end_run()
+
+    def end_round(self) -> None:
+        self._is_round_open = False
+        if self.is_joining:
+            self.end_run()
 
     def add_handled(self, connection: Connection) -> None:
         """The connection's frames are handled; it is called back when the run is over."""
@@ -136,7 +138,21 @@ class Network:
                     connection.close()
         if self.budget.longest_wait(now) * 1000 >= self.limits.max_memory_wait_ms:
             self._close_largest_holder()
+        self.quotas.forget_idle(now)
+        self.close_refused()
         self._refill_reports()
+
+    def close_later(self, refused: socket.socket) -> None:
+        """At the next sweep: a client that is refused at once comes back at once."""
+        if len(self._refused) < _MOST_REFUSED:
+            self._refused.append(refused)
+        else:
+            refused.close()
+
+    def close_refused(self) -> None:
+        refused, self._refused = self._refused, []
+        for each in refused:
+            each.close()
 
     def report_broken_peer(self, connection: Connection, reason: str) -> None:
         self.peer_errors += 1

@@ -74,3 +74,13 @@ def test_a_struct_makes_its_own_values() -> None:
     point = Struct("Point", field("x", Int32, default=7), field("tags", Array(String)))
     assert isinstance(point(), point.value)
     assert (point().x, point(x=1).x, point(tags=["a"]).tags) == (7, 1, ["a"])
+
+
+def test_a_maker_makes_what_the_constructor_makes() -> None:
+    make = produce.PartitionProduceResponse.maker()
+    assert make(index=3, base_offset=7) == produce.PartitionProduceResponse(index=3, base_offset=7)
+    first, second = make(), make()
+    first.record_errors.append("one")
+    assert second.record_errors == []
+    with pytest.raises(TypeError):
+        make(no_such_member=1)

@@ -34,6 +34,9 @@ _Response = messages.RESPONSE.value
 _TopicResponse = messages.TopicProduceResponse.value
 _PartitionResponse = messages.PartitionProduceResponse.value
 _RecordError = messages.BatchIndexAndErrorMessage.value
+_new_response = messages.RESPONSE.maker()
+_new_topic_response = messages.TopicProduceResponse.maker()
+_new_partition_response = messages.PartitionProduceResponse.maker()
 
 
 def handle(context: Context, request: Request) -> None:
@@ -74,17 +77,18 @@ def handle(context: Context, request: Request) -> None:
             if result.error:
                 answers.append(_refused(index, result))
                 continue
-            answer = _PartitionResponse(
+            _, base_offset, last_offset, log_append_time, log_start_offset, _, _, _ = result
+            answer = _new_partition_response(
                 index=index,
-                base_offset=result.base_offset,
-                log_append_time_ms=result.log_append_time,
-                log_start_offset=result.log_start_offset,
+                base_offset=base_offset,
+                log_append_time_ms=log_append_time,
+                log_start_offset=log_start_offset,
             )
             answers.append(answer)
-            staged.append((partition, result.last_offset, answer))
+            staged.append((partition, last_offset, answer))
             run.partitions.append(partition)
-        topics.append(_TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
-    run.produces.append(_Produce(context, request, _Response(responses=topics), staged))
+        topics.append(_new_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+    run.produces.append(_Produce(context, request, _new_response(responses=topics), staged))
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
