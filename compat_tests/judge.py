@@ -5,6 +5,7 @@ Never leaves a process behind, and never touches a Kafka that it did not start.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,15 @@ class JavaTools:
         log4j = f"-Dlog4j2.configurationFile={self._log4j}"
         return [self._java, *options, log4j, "-cp", self._classpath, main_class, *arguments]
 
+    def with_classes(self, directory: Path) -> JavaTools:
+        """The same, with classes of our own beside Kafka's."""
+        return JavaTools(self._java, os.pathsep.join([str(directory), self._classpath]), self._log4j.parent)
+
+    def compile(self, sources: Sequence[Path], target: Path) -> None:
+        command = ["javac", "-nowarn", "-cp", self._classpath, "-d", str(target), *map(str, sources)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+
     def console_producer(self, bootstrap: str, topic: str, lines: bytes, *options: str) -> str:
         tool = "org.apache.kafka.tools.ConsoleProducer"
         return self.run(tool, "--bootstrap-server", bootstrap, "--topic", topic, *options, stdin=lines)
@@ -103,11 +113,12 @@ class JavaTools:
 
 
 @contextmanager
-def run_judge(tools: JavaTools, directory: Path) -> Iterator[str]:
+def run_judge(tools: JavaTools, directory: Path, more_properties: str = "") -> Iterator[str]:
     """An Apache Kafka that serves; yields its HOST:PORT and stops it by its pid."""
     port, controller_port = free_ports(2)
     properties = directory / "server.properties"
-    properties.write_text(PROPERTIES.format(port=port, controller_port=controller_port, directory=directory))
+    text = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
+    properties.write_text(text + more_properties)
     tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
     log = directory / "judge.log"
     options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
 from confluent_kafka import admin as confluent_admin
-from kafka import KafkaAdminClient
 from kafka import admin as kafka_admin
+
+from compat_tests.scenarios.conftest import code_of
 
 confluent: Any = confluent_admin
 
@@ -19,18 +18,6 @@ TOPIC_CONFIG = 1
 DEFAULT_CONFIG = 5
 DYNAMIC_BROKER_CONFIG = 2
 INVALID_CONFIG, INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC = 40, 42, 3, 17
-
-
-@pytest.fixture
-def admin(bootstrap: str) -> Any:
-    return confluent.AdminClient({"bootstrap.servers": bootstrap})
-
-
-@pytest.fixture
-def python_admin(bootstrap: str) -> Iterator[Any]:
-    client = KafkaAdminClient(bootstrap_servers=bootstrap)
-    yield client
-    client.close()
 
 
 @pytest.fixture
@@ -52,15 +39,6 @@ def change(admin: Any, kind: str, name: str, *changes: tuple[str, Any, str | Non
         [confluent.ConfigResource(kind, name, incremental_configs=entries)]
     ).values()
     return code_of(future)
-
-
-def code_of(future: Any) -> int:
-    try:
-        future.result()
-    except KafkaException as failure:
-        code: int = failure.args[0].code()
-        return code
-    return 0
 
 
 def test_a_topics_configs_are_all_there_with_source_and_synonyms(admin: Any, created: str) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import ElectionType, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import ElectionType, TopicCollection, TopicPartition
 from confluent_kafka import admin as confluent_admin
-from kafka import KafkaAdminClient
 from kafka import admin as kafka_admin
 from kafka.errors import SecurityDisabledError
 
+from compat_tests.scenarios.conftest import code_of
 from compat_tests.scenarios.records import produce_with_confluent, sample_records
 
 confluent: Any = confluent_admin
@@ -21,30 +20,9 @@ ELECTION_NOT_NEEDED, SECURITY_DISABLED = 84, 54
 
 
 @pytest.fixture
-def admin(bootstrap: str) -> Any:
-    return confluent.AdminClient({"bootstrap.servers": bootstrap})
-
-
-@pytest.fixture
-def python_admin(bootstrap: str) -> Iterator[Any]:
-    client = KafkaAdminClient(bootstrap_servers=bootstrap)
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def created(admin: Any, topic: str) -> str:
     admin.create_topics([confluent.NewTopic(topic, 2, 1)])[topic].result()
     return topic
-
-
-def code_of(future: Any) -> int:
-    try:
-        future.result()
-    except KafkaException as failure:
-        code: int = failure.args[0].code()
-        return code
-    return 0
 
 
 def grow(admin: Any, wish: Any, **options: Any) -> int:

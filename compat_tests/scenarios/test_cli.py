@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from compat_tests.judge import JavaTools
+from compat_tests.scenarios.conftest import Call
 from compat_tests.scenarios.records import (
     FIRST_TIMESTAMP_MS,
     consume_with_confluent,
@@ -25,35 +25,6 @@ from kbroker.log.producer_state import BatchTrace, ProducerEntry
 from kbroker.protocol.records import EndTransactionMarker, Record, build_batch, build_end_transaction_batch
 
 TIME = 1_700_000_000_000
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[Any]:
-        assert self.code == 0, self.err
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Call = Callable[..., Outcome]
-
-
-@pytest.fixture
-def call(bootstrap: str) -> Call:
-    def run(*arguments: str, stdin: bytes = b"") -> Outcome:
-        command = [sys.executable, "-m", "kbroker", *arguments, "--bootstrap", bootstrap]
-        result = subprocess.run(command, input=stdin, capture_output=True, timeout=90, check=False)
-        return Outcome(result.returncode, result.stdout.decode(), result.stderr.decode())
-
-    return run
 
 
 @pytest.fixture

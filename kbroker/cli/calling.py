@@ -43,13 +43,15 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _explain(failure: BaseException, bootstrap: str) -> NoReturn:
-    from kbroker.client.failures import ConnectionFailed, NoSuchTopic
+    from kbroker.client.failures import ConnectionFailed, NoSuchGroup, NoSuchTopic
 
     if isinstance(failure, ConnectionFailed) and "nobody answers" in str(failure):
         where = "" if str(failure.address) == bootstrap else f" (asked for {bootstrap})"
         raise UserError(f"{failure}{where}: start a broker with 'kbroker serve', or name another with --bootstrap")
     if isinstance(failure, NoSuchTopic):
         raise UserError(f"there is no topic {failure.topic}: 'kbroker topics list' shows those there are")
+    if isinstance(failure, NoSuchGroup):
+        raise UserError(f"there is no group {failure.group}: 'kbroker groups list' shows those there are")
     if isinstance(failure, PeerError):
         raise UserError(f"{failure}: is --bootstrap {bootstrap} a Kafka broker without TLS?")
     raise failure

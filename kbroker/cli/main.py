@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "topics": "Make, list, describe, alter and delete topics.",
     "produce": "Write records to a topic.",
     "consume": "Read the records of a topic.",
+    "groups": "List and describe consumer groups, move their offsets, delete them.",
     "offsets": "Show the offsets of topics.",
     "configs": "Show and change the configs of topics and brokers.",
     "cluster": "Show what the cluster is made of.",

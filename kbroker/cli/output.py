@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-__all__ = ["counted", "is_terminal", "print_json", "print_json_line", "print_table", "progress", "tame", "time_text"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = [
+    "Cell",
+    "counted",
+    "is_terminal",
+    "print_json",
+    "print_json_line",
+    "print_table",
+    "progress",
+    "rich_table",
+    "tame",
+    "time_text",
+]
 
 Cell = str | int | None
 
@@ -36,23 +50,31 @@ def print_json_line(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Numbers to the right, nothing for None. In a pipe every cell is whole, and every row one line."""
-    cells = [list(row) for row in rows]
-    numeric = [
-        any(isinstance(row[number], int) for row in cells)
-        and all(isinstance(row[number], int) or row[number] is None for row in cells)
+    if is_terminal():
+        from rich.console import Console
+
+        Console().print(rich_table(columns, rows))
+    else:
+        _print_plain(columns, rows)
+
+
+def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[bool]:
+    return [
+        any(isinstance(row[number], int) for row in rows)
+        and all(isinstance(row[number], int) or row[number] is None for row in rows)
         for number in range(len(columns))
     ]
-    texts = [["" if cell is None else str(cell) for cell in row] for row in cells]
-    if is_terminal():
-        _print_rich(columns, texts, numeric)
-    else:
-        _print_plain(columns, texts, numeric)
 
 
-def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
-    lines = [list(map(str.upper, columns)), *rows]
+def _text(cell: Cell) -> str:
+    return "" if cell is None else str(cell)
+
+
+def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    numeric = _numeric(columns, rows)
+    lines = [list(map(str.upper, columns)), *([_text(cell) for cell in row] for row in rows)]
     widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
     for line in lines:
         aligned = (
@@ -62,17 +84,17 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric:
         click.echo("  ".join(aligned).rstrip())
 
 
-def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
-    from rich.console import Console
+def rich_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """The table for a terminal, to print or to put into something larger."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for name, is_numeric in zip(columns, numeric, strict=True):
+    for name, is_numeric in zip(columns, _numeric(columns, rows), strict=True):
         table.add_column(name.upper(), justify="right" if is_numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+        table.add_row(*(Text(tame(_text(cell))) for cell in row))
+    return table
 
 
 def progress(length: int | None, label: str, *, worth_showing: int) -> AbstractContextManager[Any]:

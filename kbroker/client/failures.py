@@ -8,7 +8,7 @@ from __future__ import annotations
 from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode
 
-__all__ = ["BrokerRefusal", "ConnectionFailed", "NoSuchTopic", "NotServed", "error_code"]
+__all__ = ["BrokerRefusal", "ConnectionFailed", "NoSuchGroup", "NoSuchTopic", "NotServed", "error_code"]
 
 
 def error_code(number: int) -> ErrorCode:
@@ -44,3 +44,9 @@ class NoSuchTopic(BrokerRefusal):
     def __init__(self, topic: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "there is no such topic")
         self.topic = topic
+
+
+class NoSuchGroup(BrokerRefusal):
+    def __init__(self, group: str) -> None:
+        super().__init__(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group}", "there is no such group")
+        self.group = group

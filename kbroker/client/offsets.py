@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import Answer, Cluster, Topic
 from kbroker.client.connection import Connection
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed
-from kbroker.errors import UserError
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.client.coordinator import ask_coordinator
 from kbroker.protocol.registry import api
 
 __all__ = [
@@ -17,9 +15,13 @@ __all__ = [
     "LATEST",
     "MAX_TIMESTAMP",
     "NO_OFFSET",
+    "CommittedOffset",
     "FoundOffset",
+    "GroupOffsets",
+    "commit_group_offsets",
     "commit_offsets",
     "committed_offsets",
+    "group_offsets",
     "list_offsets",
 ]
 
@@ -69,71 +71,93 @@ async def list_offsets(
     return await cluster.ask_leaders(topic, timestamps, ask)
 
 
-async def _at_coordinator(cluster: Cluster, group: str, ask: Callable[[Connection], Awaitable[tuple[int, Any]]]) -> Any:
-    """Asks for an error code and a value, again while the coordinator is only coming up, or moves."""
-    patience = cluster.patience()
-    while True:
-        failure: UserError
-        try:
-            code, value = await ask(await cluster.coordinator_connection(group))
-        except ConnectionFailed as broken:
-            failure = broken
-        else:
-            if code == ErrorCode.NONE:
-                return value
-            failure = BrokerRefusal(code, f"group {group}", _REASONS.get(code))
-            if not failure.code.retriable:
-                raise failure
-        await patience.pause(failure)
+class CommittedOffset(NamedTuple):
+    offset: int
+    metadata: str = ""
+    """What the committer wrote beside it."""
 
 
-_REASONS: Final[Mapping[int, str]] = {
-    ErrorCode.UNKNOWN_MEMBER_ID: "it has members now, and only they may commit",
-    ErrorCode.REBALANCE_IN_PROGRESS: "it has members now, and only they may commit",
-}
+GroupOffsets = Mapping[str, Mapping[int, CommittedOffset]]
+"""Topic -> partition -> how far a group has come there."""
+
+
+async def group_offsets(cluster: Cluster, group: str) -> dict[str, dict[int, CommittedOffset]]:
+    """Everything that the group has committed; nothing where there is no such group."""
+    return await _fetch_offsets(cluster, group, None)
 
 
 async def committed_offsets(cluster: Cluster, group: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
     """Partition -> the group's offset; those that it has none for are left out."""
+    found = await _fetch_offsets(cluster, group, {topic: list(partitions)})
+    return {index: committed.offset for index, committed in found.get(topic, {}).items()}
+
+
+async def _fetch_offsets(
+    cluster: Cluster, group: str, wanted: Mapping[str, list[int]] | None
+) -> dict[str, dict[int, CommittedOffset]]:
     from kbroker.protocol.messages import offset_fetch
 
-    indexes = list(partitions)
-    named = [offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)]
+    def named(kind: Callable[..., Any]) -> list[Any] | None:
+        if wanted is None:
+            return None
+        return [kind(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
 
-    async def ask(connection: Connection) -> tuple[int, dict[int, int]]:
+    async def ask(connection: Connection) -> tuple[int, dict[str, dict[int, CommittedOffset]]]:
         response = await connection.ask(
             OFFSET_FETCH,
-            at_least=1,
+            at_least=2,
             at_most=9,
             group_id=group,
-            topics=[offset_fetch.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)],
-            groups=[offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=named)],
+            topics=named(offset_fetch.OffsetFetchRequestTopic),
+            groups=[
+                offset_fetch.OffsetFetchRequestGroup(
+                    group_id=group, topics=named(offset_fetch.OffsetFetchRequestTopics)
+                )
+            ],
         )
         answered = response.groups[0] if response.groups else response
-        found = [each for answer in answered.topics for each in answer.partitions]
-        code = answered.error_code or next((each.error_code for each in found if each.error_code), 0)
-        return code, {
-            each.partition_index: each.committed_offset for each in found if each.committed_offset != NO_OFFSET
+        codes = (each.error_code for topic in answered.topics for each in topic.partitions)
+        return answered.error_code or next((code for code in codes if code), 0), {
+            topic.name: {
+                each.partition_index: CommittedOffset(each.committed_offset, each.metadata or "")
+                for each in topic.partitions
+                if each.committed_offset != NO_OFFSET
+            }
+            for topic in answered.topics
         }
 
-    offsets: dict[int, int] = await _at_coordinator(cluster, group, ask)
+    offsets: dict[str, dict[int, CommittedOffset]] = await ask_coordinator(cluster, group, ask)
     return offsets
 
 
 async def commit_offsets(cluster: Cluster, group: str, topic: str, offsets: Mapping[int, int]) -> None:
     """As somebody who is no member: allowed while the group has none."""
+    await commit_group_offsets(
+        cluster, group, {topic: {index: CommittedOffset(offset) for index, offset in offsets.items()}}
+    )
+
+
+async def commit_group_offsets(cluster: Cluster, group: str, offsets: GroupOffsets) -> None:
+    """All in one request, as somebody who is no member: allowed while the group has none."""
     from kbroker.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 
-    partitions = [
-        OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
-        for index, offset in offsets.items()
+    topics = [
+        OffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=each.offset, committed_metadata=each.metadata
+                )
+                for index, each in partitions.items()
+            ],
+        )
+        for name, partitions in offsets.items()
     ]
-    named = [OffsetCommitRequestTopic(name=topic, partitions=partitions)]
 
     async def ask(connection: Connection) -> tuple[int, None]:
         # Up to v9: later ones name topics by id.
-        response = await connection.ask(OFFSET_COMMIT, at_least=2, at_most=9, group_id=group, topics=named)
+        response = await connection.ask(OFFSET_COMMIT, at_least=2, at_most=9, group_id=group, topics=topics)
         codes = (each.error_code for answer in response.topics for each in answer.partitions)
         return next((code for code in codes if code), 0), None
 
-    await _at_coordinator(cluster, group, ask)
+    await ask_coordinator(cluster, group, ask)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from kbroker.cli.command import Command, walk
 from kbroker.cli.main import COMMANDS, kbroker
@@ -47,9 +48,9 @@ def test_every_example_is_a_call_that_parses(
     monkeypatch.chdir(tmp_path)
     segment = tmp_path / "kbroker-data" / "orders-0" / "00000000000000000000.log"
     segment.parent.mkdir(parents=True)
-    for file in (segment, segment.with_suffix(".timeindex"), *map(Path, ("orders.txt", "server.properties"))):
+    named = map(Path, ("orders.txt", "billing.csv", "server.properties", "metadata.json"))
+    for file in (segment, segment.with_suffix(".timeindex"), *named):
         file.touch()
-    Path("metadata.json").touch()
     calls = calls_in(line)
     assert calls
     for arguments in calls:
@@ -99,3 +100,9 @@ def test_a_shell_gets_its_completion(shell: str, capsys: pytest.CaptureFixture[s
 
 def test_names_of_commands_are_completed() -> None:
     assert [item.value for item in kbroker.shell_complete(ROOT, "to")] == ["topics"]
+
+
+def test_a_shell_completes_commands_of_groups_and_choices() -> None:
+    complete = ShellComplete(kbroker, {}, "kbroker", "_KBROKER_COMPLETE")
+    assert [item.value for item in complete.get_completions(["groups"], "re")] == ["reset-offsets"]
+    assert [item.value for item in complete.get_completions(["groups", "list", "--state"], "s")] == ["stable"]

@@ -25,6 +25,7 @@ __all__ = ["handle", "refuse"]
 
 IDS_SINCE: Final = 6
 DELETION_DISABLED_SINCE: Final = 3
+THROTTLING_SINCE: Final = 5
 
 
 class _Wanted(NamedTuple):
@@ -55,6 +56,15 @@ async def handle(context: Context, request: Request) -> Any:
             text = "The provided topic name maps to an ID that was already supplied."
             results.update({each: _result(*each, ErrorCode.INVALID_REQUEST, text) for each in by})
     single = {topic_id: by[0] for topic_id, by in doomed.items() if len(by) == 1}
+    if request.route.quotas is not None:
+        for topic_id, wanted in list(single.items()):
+            topic = image.topics[image.topic_names_by_id[topic_id]]
+            refusal = request.route.quotas.mutation_refusal(
+                request, len(topic.partitions), is_strict=request.version >= THROTTLING_SINCE
+            )
+            if refusal is not None:
+                results[wanted] = _result(topic.name, topic_id, refusal.code, refusal.message)
+                del single[topic_id]
     outcomes = await context.controller.delete_topics(list(single)) if single else []
     for wanted, outcome in zip(single.values(), outcomes, strict=True):
         if isinstance(outcome, Refusal):
@@ -87,11 +97,11 @@ def _look_up(context: Context, request: Request, image: Image, wanted: _Wanted, 
     topic = image.topic(name) if name is not None else image.topic_by_id(topic_id)
     known_name = topic.name if topic is not None else name
     if known_name is None:
-        return _result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        return _result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
     if not allows_topic(context, request, Operation.DESCRIBE, known_name):
         return _result(name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # by id, the name is not told
     if topic is None:
-        return _result(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _result(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no topic of this name.")
     if not allows_topic(context, request, Operation.DELETE, known_name):
         return _result(known_name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return topic

@@ -13,7 +13,7 @@ from kbroker.group.states import GroupState
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_groups as messages
 from kbroker.server.authorization import Operation
-from kbroker.server.group_requests import allows_group, find_shard
+from kbroker.server.group_requests import find_shard, group_operations
 
 if TYPE_CHECKING:
     from kbroker.group.classic import ClassicGroup
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["handle", "refuse"]
 
 NOT_FOUND_SINCE: Final = 6
-
-GROUP_OPERATIONS: Final = (
-    Operation.READ,
-    Operation.DESCRIBE,
-    Operation.DELETE,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-)
 
 _Group = messages.DescribedGroup.value
 _Member = messages.DescribedGroupMember.value
@@ -50,18 +42,21 @@ def _describe(context: Context, request: Request, group_id: str) -> Any:
     except Refusal as refusal:
         return _Group(group_id=group_id, error_code=refusal.code)
     group = driver.shard.describe(group_id)
-    answer = _absent(request, group_id) if group is None else _present(group)
-    if request.body.include_authorized_operations:
-        allowed = (each for each in GROUP_OPERATIONS if allows_group(context, request, each, group_id))
-        answer.authorized_operations = sum(1 << each for each in allowed)
+    if group is None:
+        is_consumer = driver.shard.describe_consumers(group_id) is not None
+        answer = _absent(request, group_id, "is not of the classic protocol" if is_consumer else "not found")
+    else:
+        answer = _present(group)
+    if request.body.include_authorized_operations and answer.error_code == ErrorCode.NONE:
+        answer.authorized_operations = group_operations(context, request, group_id)
     return answer
 
 
-def _absent(request: Request, group_id: str) -> Any:
+def _absent(request: Request, group_id: str, why: str) -> Any:
     answer = _Group(group_id=group_id, group_state=GroupState.DEAD.value)
     if request.version >= NOT_FOUND_SINCE:
         answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        answer.error_message = f"Group {group_id} not found."
+        answer.error_message = f"Group {group_id} {why}."
     return answer
 
 

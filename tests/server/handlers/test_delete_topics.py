@@ -48,6 +48,8 @@ async def test_unknown_topics_are_told_by_what_they_were_called(broker: HandlerB
     by_name, by_id = await delete(broker, state("absent"), state(topic_id=b"?" * 16))
     assert (by_name.name, by_name.error_code) == ("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert (by_id.name, by_id.topic_id, by_id.error_code) == (None, b"?" * 16, ErrorCode.UNKNOWN_TOPIC_ID)
+    assert by_name.error_message
+    assert by_id.error_message
 
 
 async def test_neither_and_both_are_refused(broker: HandlerBroker) -> None:
