@@ -45,6 +45,12 @@ STOCK_JVM = (
     "-XX:+ExplicitGCInvokesConcurrent",
 )
 
+# Groups spread as they do by default, and as kbroker spreads them; a commit waits for nobody's company.
+GROUP_PROPERTIES = """\
+offsets.topic.num.partitions=50
+group.coordinator.append.linger.ms=0
+"""
+
 
 class StopFailed(Exception):
     """kbroker was asked to stop, and crashed or had to be killed."""
@@ -77,9 +83,10 @@ def named_broker(text: str) -> Broker:
 
 
 @contextmanager
-def running_kbroker(data_dir: Path) -> Iterator[Broker]:
-    """`kbroker serve` on a free port; on leaving, a clean stop."""
-    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
+def running_kbroker(data_dir: Path, *, collector_pauses: Path | None = None) -> Iterator[Broker]:
+    """`kbroker serve` on a free port; on leaving, a clean stop, and the garbage collector's pauses if asked for."""
+    module = ["kbroker"] if collector_pauses is None else ["benchmarks.watched_kbroker", str(collector_pauses)]
+    command = [sys.executable, "-m", *module, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
     log = data_dir.with_name(data_dir.name + ".log")
     with open(log, "wb") as errors:
         start = time.perf_counter()
@@ -125,7 +132,8 @@ def running_apache_kafka(tools: JavaTools, directory: Path) -> Iterator[Broker]:
     """One KRaft node set up as the judge of the tests is, with the JVM options of its own start script."""
     port, controller_port = free_ports(2)
     properties = directory / "server.properties"
-    properties.write_text(PROPERTIES.format(port=port, controller_port=controller_port, directory=directory))
+    stock = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
+    properties.write_text(stock + GROUP_PROPERTIES)
     tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
     log = directory / "apache-kafka.log"
     start = time.perf_counter()

@@ -1,28 +1,35 @@
-"""Kafka's own ProducerPerformance against both brokers: what a stock Java producer with its defaults gets."""
+"""Kafka's own ProducerPerformance and ConsumerPerformance against both: what stock Java clients with defaults get."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from benchmarks.broker_process import Broker, cpu_seconds
 from benchmarks.figures import Figures
+from benchmarks.load import produce
 from benchmarks.results import Comparison, Results
 from benchmarks.rounds import run_in_turn
 from benchmarks.topics import Topic, WrongAnswer, create_topic, log_end_offsets
+from benchmarks.wire import make_payload
 from compat_tests.judge import JavaTools
 
-__all__ = ["parse_summary", "run_clients"]
+__all__ = ["parse_consumed", "parse_summary", "run_clients"]
 
 TOOL = "org.apache.kafka.tools.ProducerPerformance"
+CONSUMER_TOOL = "org.apache.kafka.tools.ConsumerPerformance"
 JVM = ("-Xmx512m",)
 TIMEOUT_SECONDS = 300
 ROWS = (  # name, records, bytes of a record
     ("ProducerPerformance, 100 B records", 2_000_000, 100),
     ("ProducerPerformance, 1000 B records", 500_000, 1_000),
 )
+CONSUMER_ROW = ("ConsumerPerformance, 100 B records", 5_000_000, 100)
+CONSUMED_FIELDS = 10
+STORED_COUNT = 150  # records of 100 bytes in a batch: what the default of 16 KB holds
 QUICK_DIVISOR = 20
 SUMMARY = re.compile(
     r"^(?P<records>\d+) records sent, (?P<rate>[\d.]+) records/sec .*?"
@@ -39,9 +46,37 @@ def run_clients(
     for name, records, size in ROWS:
         if only in name:
             works = [partial(_produce, tools, broker, records // divisor, size) for broker in brokers]
-            medians, failure = run_in_turn(name, works, rounds=rounds)
-            subject_figures, rival_figures = [*medians, None][:2]
-            results.comparisons.append(Comparison(name, "msg/s", subject_figures, rival_figures, failure=failure))
+            results.comparisons.append(_compare(name, works, rounds))
+    name, records, size = CONSUMER_ROW
+    if only in name:
+        readers = [_Stored(tools, broker, records // divisor, size) for broker in brokers]
+        results.comparisons.append(_compare(name, [each.consume for each in readers], rounds))
+
+
+def _compare(name: str, works: Sequence[Callable[[], Figures]], rounds: int) -> Comparison:
+    medians, failure = run_in_turn(name, works, rounds=rounds)
+    subject, rival = [*medians, None][:2]
+    return Comparison(name, "msg/s", subject, rival, failure=failure)
+
+
+class _Stored:
+    """A topic to read, filled when it is first read; each reader is a new JVM and a new group."""
+
+    def __init__(self, tools: JavaTools, broker: Broker, records: int, size: int) -> None:
+        self._tools, self._broker, self._size = tools, broker, size
+        self._requests = -(-records // STORED_COUNT)
+        self._topic: Topic | None = None
+
+    def consume(self) -> Figures:
+        if self._topic is None:
+            self._topic = create_topic(self._broker.address, b"bench-client-" + os.urandom(4).hex().encode())
+            payload = make_payload(STORED_COUNT, self._size)
+            produce(self._broker, self._topic, payload, requests=self._requests, in_flight=5)
+        records = self._topic.ends[0]
+        arguments = ["--topic", self._topic.name.decode(), "--messages", str(records)]
+        arguments += ["--bootstrap-server", self._broker.bootstrap]
+        output, cpu = _run(self._tools, self._broker, CONSUMER_TOOL, arguments)
+        return parse_consumed(output, records=records, size=self._size, cpu_seconds=cpu)
 
 
 def _produce(tools: JavaTools, broker: Broker, records: int, size: int) -> Figures:
@@ -49,14 +84,20 @@ def _produce(tools: JavaTools, broker: Broker, records: int, size: int) -> Figur
     topic = create_topic(broker.address, b"bench-client-" + os.urandom(4).hex().encode())
     arguments = ["--topic", topic.name.decode(), "--num-records", str(records), "--record-size", str(size)]
     arguments += ["--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.bootstrap}"]
+    output, cpu = _run(tools, broker, TOOL, arguments)
+    _check_end(broker, topic, records)
+    return parse_summary(output, size=size, cpu_seconds=cpu)
+
+
+def _run(tools: JavaTools, broker: Broker, tool: str, arguments: Sequence[str]) -> tuple[str, float]:
+    """What it printed, and the CPU time that the broker spent meanwhile."""
     cpu = cpu_seconds(broker.pid)
-    command = tools.command(TOOL, arguments, JVM)
+    command = tools.command(tool, arguments, JVM)
     result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     cpu = cpu_seconds(broker.pid) - cpu
     if result.returncode:
-        raise WrongAnswer(f"{TOOL} ended with {result.returncode}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
-    _check_end(broker, topic, records)
-    return parse_summary(result.stdout, size=size, cpu_seconds=cpu)
+        raise WrongAnswer(f"{tool} ended with {result.returncode}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return result.stdout, cpu
 
 
 def _check_end(broker: Broker, topic: Topic, records: int) -> None:
@@ -79,4 +120,22 @@ def parse_summary(output: str, *, size: int, cpu_seconds: float) -> Figures:
         cpu_us_request=cpu_seconds / records * 1e6,
         p50_ms=float(last["p50"]),
         p99_ms=float(last["p99"]),
+    )
+
+
+def parse_consumed(output: str, *, records: int, size: int, cpu_seconds: float) -> Figures:
+    """The last line, under the heading: over the whole time, with the joining of its group."""
+    fields = [each.strip() for each in output.strip().splitlines()[-1].split(",")] if output.strip() else []
+    if len(fields) != CONSUMED_FIELDS or not fields[4].isdigit():
+        raise WrongAnswer(f"{CONSUMER_TOOL} printed no summary:\n{output[-2000:]}")
+    if int(fields[4]) != records:
+        raise WrongAnswer(f"{CONSUMER_TOOL} got {fields[4]} of {records} records")
+    rate = float(fields[5])
+    return Figures(
+        requests_s=rate,
+        messages_s=rate,
+        mb_s=rate * size / 1e6,
+        cpu_us_request=cpu_seconds / records * 1e6,
+        p50_ms=0.0,
+        p99_ms=0.0,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -20,6 +21,7 @@ from benchmarks.broker_process import (
     running_kbroker,
 )
 from benchmarks.clients import run_clients
+from benchmarks.groups import run_groups, run_loading
 from benchmarks.results import Measure, Results, to_json
 from benchmarks.rounds import failure_of, say
 from benchmarks.scale import run_scale
@@ -30,7 +32,7 @@ from tools.jars import FetchFailed, MavenMissing
 
 __all__ = ["main"]
 
-SECTIONS = ("wire", "protocol", "scale", "clients")
+SECTIONS = ("wire", "groups", "clients", "scale", "protocol")
 README_CHART = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.svg"
 
 
@@ -38,12 +40,16 @@ def main(arguments: Sequence[str]) -> int:
     """0 whatever the timings are; 1 when a broker gave a wrong answer or none."""
     options = parse(arguments)
     results = Results()
-    if {"wire", "clients"} & set(options.sections):
+    start = time.monotonic()
+    if {"wire", "groups", "clients"} & set(options.sections):
         failure = failure_of(partial(run_side_by_side, options, results))
         if failure is not None:
             results.measures.append(Measure("both brokers serve", None, "", failure=failure))
+    if "groups" in options.sections:
+        run_loading(results, only=options.rows, quick=options.quick)
     if "scale" in options.sections:
         run_scale(results, only=options.rows, rounds=options.rounds, quick=options.quick)
+    say(f"measured for {time.monotonic() - start:,.0f} s")
     report(options, results)
     if "protocol" in options.sections and not options.rows:
         print()
@@ -94,6 +100,8 @@ def _run_side_by_side(options: argparse.Namespace, results: Results, stack: Exit
     how = {"only": options.rows, "rounds": options.rounds, "quick": options.quick}
     if "wire" in options.sections:
         run_wire(subject, rival, results, **how)
+    if "groups" in options.sections:
+        run_groups(subject, rival, results, **how)
     if "clients" in options.sections and tools is not None:
         run_clients(tools, subject, rival, results, **how)
 

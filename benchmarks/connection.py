@@ -6,7 +6,7 @@ import socket
 import struct
 from types import TracebackType
 
-from benchmarks.frames import Buffer
+from benchmarks.encoding import Buffer
 
 __all__ = ["Address", "Connection", "ask"]
 

@@ -18,6 +18,11 @@ class Figures:
     p50_ms: float
     p99_ms: float
 
+    @property
+    def seconds(self) -> float:
+        """Of one request: for rows that are one long piece of work."""
+        return 1 / self.requests_s
+
 
 def figures_of(
     *, requests: int, messages: int, size_bytes: int, seconds: float, cpu_seconds: float, latencies: Sequence[float]

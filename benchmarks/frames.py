@@ -9,6 +9,7 @@ import os
 import struct
 from typing import NamedTuple
 
+from benchmarks.encoding import CORRELATION_AT, Buffer, compact, frame, read_uvarint, string, uvarint, varint
 from kbroker.protocol.crc32c import crc32c
 
 __all__ = [
@@ -33,13 +34,9 @@ __all__ = [
     "record_batch",
 ]
 
-Buffer = bytes | bytearray | memoryview
-
 PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 19, 22
 FIRST_FLEXIBLE_PRODUCE = 9
 FIRST_FLEXIBLE_FETCH = 12
-CLIENT_ID = b"benchmarks"
-CORRELATION_AT = 8  # of a frame: after its length, the API key and the version
 LATEST = -1
 TIMEOUT_MS = 60_000
 
@@ -74,8 +71,8 @@ def make_records(count: int, size: int) -> bytes:
     """Records without keys and headers, with random values that no compression and no cache can shorten."""
     records = bytearray()
     for index in range(count):
-        body = b"\0" + _varint(0) + _varint(index) + _varint(-1) + _varint(size) + os.urandom(size) + _varint(0)
-        records += _varint(len(body)) + body
+        body = b"\0" + varint(0) + varint(index) + varint(-1) + varint(size) + os.urandom(size) + varint(0)
+        records += varint(len(body)) + body
     return bytes(records)
 
 
@@ -90,14 +87,14 @@ def record_batch(
 def produce_frame(*, version: int, topic: bytes, batch: bytes, acks: int) -> tuple[bytearray, int]:
     """Produce of one batch to partition 0, and where in the frame the partition stands."""
     if version < FIRST_FLEXIBLE_PRODUCE:
-        head = struct.pack(">hhii", -1, acks, TIMEOUT_MS, 1) + _string(topic) + struct.pack(">i", 1)
+        head = struct.pack(">hhii", -1, acks, TIMEOUT_MS, 1) + string(topic) + struct.pack(">i", 1)
         length, tail = struct.pack(">i", len(batch)), b""
     else:
-        head = b"\0" + struct.pack(">hi", acks, TIMEOUT_MS) + b"\2" + _compact(topic) + b"\2"
-        length, tail = _uvarint(len(batch) + 1), b"\0\0\0"
+        head = b"\0" + struct.pack(">hi", acks, TIMEOUT_MS) + b"\2" + compact(topic) + b"\2"
+        length, tail = uvarint(len(batch) + 1), b"\0\0\0"
     body = head + struct.pack(">i", 0) + length + batch + tail
-    frame = _frame(PRODUCE, version, body, flexible=version >= FIRST_FLEXIBLE_PRODUCE)
-    return frame, len(frame) - len(tail) - len(batch) - len(length) - 4
+    built = frame(PRODUCE, version, body, flexible=version >= FIRST_FLEXIBLE_PRODUCE)
+    return built, len(built) - len(tail) - len(batch) - len(length) - 4
 
 
 def read_produce_answer(version: int, answer: Buffer, topic: bytes) -> ProduceAnswer:
@@ -109,14 +106,14 @@ def read_produce_answer(version: int, answer: Buffer, topic: bytes) -> ProduceAn
 def fetch_frame(*, version: int, topic: bytes, max_bytes: int) -> tuple[bytearray, int]:
     """Fetch of partition 0, without a session, and where in the frame the fetch offset stands."""
     if version < FIRST_FLEXIBLE_FETCH:
-        body = struct.pack(">iiiibi", -1, 100, 1, max_bytes, 0, 1) + _string(topic) + struct.pack(">ii", 1, 0)
+        body = struct.pack(">iiiibi", -1, 100, 1, max_bytes, 0, 1) + string(topic) + struct.pack(">ii", 1, 0)
         tail = struct.pack(">i", max_bytes)
     else:
-        body = struct.pack(">iiiibii", -1, 100, 1, max_bytes, 0, 0, -1) + b"\2" + _compact(topic) + b"\2"
+        body = struct.pack(">iiiibii", -1, 100, 1, max_bytes, 0, 0, -1) + b"\2" + compact(topic) + b"\2"
         body += struct.pack(">ii", 0, -1)
         tail = struct.pack(">iqi", -1, -1, max_bytes) + b"\0\0\1\1\0"
-    frame = _frame(FETCH, version, body + bytes(8) + tail, flexible=version >= FIRST_FLEXIBLE_FETCH)
-    return frame, len(frame) - len(tail) - 8
+    built = frame(FETCH, version, body + bytes(8) + tail, flexible=version >= FIRST_FLEXIBLE_FETCH)
+    return built, len(built) - len(tail) - 8
 
 
 def read_fetch_answer(version: int, answer: Buffer, topic: bytes) -> FetchAnswer:
@@ -129,10 +126,10 @@ def read_fetch_answer(version: int, answer: Buffer, topic: bytes) -> FetchAnswer
         return FetchAnswer(correlation_id, code, position + 4, size)
     position = 4 + 1 + 4 + 2 + 4 + 1 + 1 + len(topic) + 1 + 4
     code = struct.unpack_from(">h", answer, position)[0]
-    aborted, position = _read_uvarint(answer, position + 2 + 8 + 8 + 8)
+    aborted, position = read_uvarint(answer, position + 2 + 8 + 8 + 8)
     if aborted > 1:
         raise ValueError("a transaction was aborted, and no transaction was written")
-    size, position = _read_uvarint(answer, position + 4)
+    size, position = read_uvarint(answer, position + 4)
     return FetchAnswer(correlation_id, code, position, size - 1)
 
 
@@ -158,8 +155,8 @@ def batch_is_whole(answer: Buffer, position: int) -> bool:
 
 
 def create_topic_frame(topic: bytes, partitions: int) -> bytearray:
-    body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, 0)
-    return _frame(CREATE_TOPICS, 2, body + struct.pack(">ib", TIMEOUT_MS, 0))
+    body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihii", partitions, 1, 0, 0)
+    return frame(CREATE_TOPICS, 2, body + struct.pack(">ib", TIMEOUT_MS, 0))
 
 
 def read_create_topic_answer(answer: Buffer, topic: bytes) -> int:
@@ -169,7 +166,7 @@ def read_create_topic_answer(answer: Buffer, topic: bytes) -> int:
 
 
 def init_producer_frame() -> bytearray:
-    return _frame(INIT_PRODUCER_ID, 0, struct.pack(">hi", -1, TIMEOUT_MS))
+    return frame(INIT_PRODUCER_ID, 0, struct.pack(">hi", -1, TIMEOUT_MS))
 
 
 def read_init_producer_answer(answer: Buffer) -> tuple[int, ProducerId]:
@@ -180,8 +177,8 @@ def read_init_producer_answer(answer: Buffer) -> tuple[int, ProducerId]:
 
 def list_offsets_frame(topic: bytes, partitions: int) -> bytearray:
     """The latest offsets of a whole topic."""
-    body = struct.pack(">ii", -1, 1) + _string(topic) + struct.pack(">i", partitions)
-    return _frame(LIST_OFFSETS, 1, body + b"".join(struct.pack(">iq", each, LATEST) for each in range(partitions)))
+    body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">i", partitions)
+    return frame(LIST_OFFSETS, 1, body + b"".join(struct.pack(">iq", each, LATEST) for each in range(partitions)))
 
 
 def read_list_offsets_answer(answer: Buffer, topic: bytes) -> tuple[set[int], dict[int, int]]:
@@ -190,40 +187,3 @@ def read_list_offsets_answer(answer: Buffer, topic: bytes) -> tuple[set[int], di
     count: int = struct.unpack_from(">i", answer, position)[0]
     rows = [struct.unpack_from(">ihqq", answer, position + 4 + 22 * index) for index in range(count)]
     return {row[1] for row in rows}, {row[0]: row[3] for row in rows}
-
-
-def _frame(key: int, version: int, body: bytes, *, flexible: bool = False) -> bytearray:
-    head = struct.pack(">hhi", key, version, 0) + _string(CLIENT_ID) + (b"\0" if flexible else b"")
-    return bytearray(struct.pack(">i", len(head) + len(body)) + head + body)
-
-
-def _string(value: bytes) -> bytes:
-    return struct.pack(">h", len(value)) + value
-
-
-def _compact(value: bytes) -> bytes:
-    return _uvarint(len(value) + 1) + value
-
-
-def _varint(value: int) -> bytes:
-    return _uvarint(value << 1 if value >= 0 else ~value << 1 | 1)
-
-
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7

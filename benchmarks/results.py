@@ -16,12 +16,16 @@ from benchmarks.figures import Figures
 
 __all__ = ["Comparison", "Measure", "Results", "to_json"]
 
-FIELDS = {"req/s": "requests_s", "msg/s": "messages_s", "MB/s": "mb_s"}
+FIELDS = {"req/s": "requests_s", "msg/s": "messages_s", "MB/s": "mb_s", "s": "seconds"}
+LESS_IS_BETTER = frozenset({"s"})
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One row on the subject and on its rival, and how much faster the subject must be."""
+    """One row on the subject and on its rival, and how much faster the subject must be.
+
+    The ratio is one of speeds: of two times it is the rival's over the subject's.
+    """
 
     name: str
     unit: str
@@ -30,6 +34,9 @@ class Comparison:
     floor: float | None = None
     cpu_limit: float | None = None
     failure: str | None = None
+    at_least: float | None = None
+    """What the subject's own figure must reach, whatever the rival's is."""
+    note: str = ""
 
     @property
     def subject_value(self) -> float | None:
@@ -41,6 +48,8 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
+        if self.unit in LESS_IS_BETTER:
+            return _ratio(self.rival_value, self.subject_value)
         return _ratio(self.subject_value, self.rival_value)
 
     @property
@@ -52,6 +61,10 @@ class Comparison:
     @property
     def is_below_floor(self) -> bool:
         return self.floor is not None and self.ratio is not None and self.ratio < self.floor
+
+    @property
+    def is_too_little(self) -> bool:
+        return self.at_least is not None and self.subject_value is not None and self.subject_value < self.at_least
 
     @property
     def is_over_cpu_limit(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import statistics
 import tempfile
 import time
@@ -24,6 +23,7 @@ from benchmarks.broker_process import Broker, resident_mb, running_kbroker
 from benchmarks.connection import Address, Connection
 from benchmarks.figures import percentile_ms
 from benchmarks.load import Payload, produce, produce_at_rate, read_from_beginning
+from benchmarks.open_files import allow_open_files
 from benchmarks.results import Measure, Results
 from benchmarks.rounds import failure_of, say
 from benchmarks.topics import Topic, create_topic, verify
@@ -113,7 +113,7 @@ def _in_turn(broker: Broker, wide: Topic, rounds: int, many: str) -> Iterator[Me
     ):
         costs = []
         for _ in range(rounds + 1):
-            requests = len(wide.ends)
+            requests = 2 * len(wide.ends)
             to_one = produce(broker, one, payload, requests=requests, in_flight=in_flight)
             to_all = produce(broker, wide, payload, requests=requests, in_flight=in_flight)
             costs.append(to_one.requests_s / to_all.requests_s)
@@ -122,7 +122,7 @@ def _in_turn(broker: Broker, wide: Topic, rounds: int, many: str) -> Iterator[Me
 
 
 def measure_connections(sizes: Sizes, rounds: int) -> Iterator[Measure]:
-    _allow_open_files(sizes.connections + 200)
+    allow_open_files(sizes.connections + 200)
     payload = make_payload(1, 200)
     with _fresh_kbroker() as (broker, _):
         topic = create_topic(broker.address, b"crowd")
@@ -235,9 +235,3 @@ def _other_process() -> Iterator[Callable[..., Callable[[], object]]]:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(os.getpid).result()
         yield lambda work, *arguments: pool.submit(work, *arguments).result
-
-
-def _allow_open_files(wanted: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))

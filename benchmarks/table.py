@@ -26,10 +26,11 @@ def _comparison_cells(row: Comparison) -> tuple[str, ...]:
     theirs = row.rival.cpu_us_request if row.rival else None
     remarks = ["FAILED"] * (row.failure is not None) + ["below its floor"] * row.is_below_floor
     remarks += [f"CPU ratio above {row.cpu_limit}"] * row.is_over_cpu_limit
+    remarks += [f"below {_number(row.at_least, row.unit)}"] * row.is_too_little + [row.note] * bool(row.note)
     return (
         row.name,
-        _number(row.subject_value, row.unit),
-        _number(row.rival_value, row.unit),
+        _number(row.subject_value, row.unit, digits=_digits(row.unit)),
+        _number(row.rival_value, row.unit, digits=_digits(row.unit)),
         _number(row.ratio, digits=2),
         _number(row.floor, digits=2),
         _cpu(ours),

@@ -20,11 +20,11 @@ from benchmarks.frames import (
     read_list_offsets_answer,
 )
 
-__all__ = ["Topic", "WrongAnswer", "create_topic", "init_producer", "log_end_offsets", "verify"]
+__all__ = ["Topic", "WrongAnswer", "create_topic", "init_producer", "log_end_offsets", "verify", "wait_or_refuse"]
 
 # The coordinator or the leader is on its way: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER,
-# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
-PASSING_CODES = frozenset({3, 5, 6, 14, 15})
+# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
+PASSING_CODES = frozenset({3, 5, 6, 14, 15, 16})
 PATIENCE_SECONDS = 30.0
 
 
@@ -56,7 +56,7 @@ def init_producer(address: Address) -> ProducerId:
         code, producer = read_init_producer_answer(ask(address, init_producer_frame()))
         if not code:
             return producer
-        _wait_or_refuse("InitProducerId", {code}, deadline)
+        wait_or_refuse("InitProducerId", {code}, deadline)
 
 
 def log_end_offsets(address: Address, topic: Topic) -> list[int]:
@@ -66,10 +66,10 @@ def log_end_offsets(address: Address, topic: Topic) -> list[int]:
         codes, offsets = read_list_offsets_answer(ask(address, list_offsets_frame(topic.name, partitions)), topic.name)
         if codes == {0}:
             return [offsets[partition] for partition in range(partitions)]
-        _wait_or_refuse("ListOffsets", codes, deadline)
+        wait_or_refuse("ListOffsets", codes, deadline)
 
 
-def _wait_or_refuse(what: str, codes: set[int], deadline: float) -> None:
+def wait_or_refuse(what: str, codes: set[int], deadline: float) -> None:
     if not codes <= PASSING_CODES | {0} or time.monotonic() > deadline:
         raise WrongAnswer(f"{what}: errors {sorted(codes)}")
     time.sleep(0.05)

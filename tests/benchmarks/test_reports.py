@@ -14,7 +14,7 @@ import pytest
 from benchmarks import command
 from benchmarks.broker_process import Broker, cpu_seconds, named_broker, resident_mb
 from benchmarks.chart import draw
-from benchmarks.clients import parse_summary
+from benchmarks.clients import parse_consumed, parse_summary
 from benchmarks.figures import Figures, median_figures, percentile_ms
 from benchmarks.results import Comparison, Measure, Results
 from benchmarks.scale import cold_share, drop_from_cache
@@ -63,6 +63,26 @@ def test_a_row_below_its_floor_is_marked_and_others_are_not() -> None:
 def test_a_row_without_a_rival_has_no_ratio() -> None:
     line = comparison_table([Comparison("alone", "req/s", figures(5, 0), None, 2.0)]).splitlines()[2]
     assert re.split(r"\s*\|\s*", line)[1:-1] == ["alone", "5 req/s", "–", "–", "2.00", "–", "–", "–", ""]
+
+
+def test_of_two_times_the_shorter_one_is_faster() -> None:
+    quick = Comparison("settles", "s", figures(4.0), figures(2.0), 0.5)
+    assert (quick.subject_value, quick.rival_value, quick.ratio) == (0.25, 0.5, 2.0)
+    assert "0.25 s" in comparison_table([quick])
+    assert Comparison("settles", "s", figures(1.0), figures(4.0), 0.5).is_below_floor
+
+
+def test_a_row_that_does_not_reach_what_it_must_alone_is_marked() -> None:
+    slow = Comparison("commits", "req/s", figures(7_000), figures(1_000), 2.0, at_least=8_000)
+    enough = Comparison("commits", "req/s", figures(9_000), figures(1_000), 2.0, at_least=8_000)
+    below, above = comparison_table([slow, enough]).splitlines()[2:]
+    assert "below 8,000 req/s" in below
+    assert "below" not in above
+
+
+def test_a_row_that_a_broker_does_not_serve_says_so() -> None:
+    line = comparison_table([Comparison("settles", "s", None, None, note="not served")]).splitlines()[2]
+    assert "not served" in line
 
 
 def test_a_measure_over_its_limit_is_marked() -> None:
@@ -175,6 +195,27 @@ def test_the_summary_of_the_java_producer_is_its_last_line() -> None:
 def test_a_java_producer_that_says_nothing_is_a_wrong_answer() -> None:
     with pytest.raises(WrongAnswer):
         parse_summary("[WARN] nobody answers\n", size=1, cpu_seconds=0)
+
+
+HEADING = (
+    "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, "
+    "fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec\n"
+)
+
+
+def test_the_summary_of_the_java_consumer_is_under_its_heading() -> None:
+    line = "2026-01-01 00:00:00:000, 2026-01-01 00:00:02:000, 190.7, 95.4, 2000, 1000.5, 500, 1500, 1.0, 1333.3\n"
+    consumed = parse_consumed(HEADING + line, records=2000, size=100, cpu_seconds=0.2)
+    assert (consumed.messages_s, consumed.mb_s) == (1000.5, 0.10005)
+    assert consumed.cpu_us_request == pytest.approx(100)
+    with pytest.raises(WrongAnswer, match="2000 of 2001"):
+        parse_consumed(HEADING + line, records=2001, size=100, cpu_seconds=0.2)
+
+
+@pytest.mark.parametrize("output", ["", HEADING, "[WARN] nobody answers\n"])
+def test_a_java_consumer_that_says_nothing_is_a_wrong_answer(output: str) -> None:
+    with pytest.raises(WrongAnswer):
+        parse_consumed(output, records=1, size=1, cpu_seconds=0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the page cache is asked the Linux way")
