@@ -35,6 +35,9 @@ test: install-test install-spark lint types ## everything: ruff, mypy, all tests
 
 docs: install-test ## renew the generated pages of docs/
 	$(BIN)/python -m tools.compatibility
+	$(BIN)/python -m tools.cli_docs
+	$(BIN)/python -m tools.configuration
+	$(BIN)/python -m tools.metrics
 
 lint: install-test ## ruff: rules and format
 	$(BIN)/ruff check

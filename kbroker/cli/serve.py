@@ -1,11 +1,13 @@
 """`kbroker serve`: from options and a properties file to a running broker, and from signals to its end.
 
-What is served and where is `broker.py`'s; this module says on stdout when clients may come, and on stderr what is odd.
+What is served and where is `broker.py`'s; this module says on stdout when clients may come, and on stderr what happens.
 """
 
 from __future__ import annotations
 
+import logging
 import signal
+import sys
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Final, TextIO
 
@@ -13,11 +15,15 @@ import click
 import trio
 
 from kbroker.cli.command import Command
+from kbroker.cli.log_lines import FORMATS, LEVELS, is_json, set_up_logging
+from kbroker.cli.version import installed_version
 from kbroker.config import BrokerConfig, Endpoint, parse_properties
 from kbroker.errors import UserError
 from kbroker.names import topic_name_problem
 
 __all__ = ["command"]
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_PARTITIONS: Final = -1
 """num.partitions decides."""
@@ -72,6 +78,7 @@ def _topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str])
         ),
         ("kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092", "for other machines"),
         ("kbroker serve --config server.properties --set num.partitions=3", "as Kafka is configured, with one change"),
+        ("kbroker serve --metrics-listen 127.0.0.1:9308", "http://127.0.0.1:9308/metrics for Prometheus, /readyz too"),
     ],
 )
 @click.option(
@@ -108,6 +115,20 @@ def _topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str])
     callback=_topics,
     help="A topic to have from the start. Repeatable.",
 )
+@click.option(
+    "--metrics-listen",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="Serve /metrics, /healthz and /readyz over HTTP here. [default: kbroker.metrics.listeners, else nowhere]",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="auto",
+    show_default=True,
+    help="Of the lines on stderr: text for people, json for programs; auto takes text on a terminal.",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
 def command(
     listen: str | None,
     advertise: str | None,
@@ -115,9 +136,18 @@ def command(
     config_file: TextIO | None,
     given: Mapping[str, str],
     topics: Sequence[tuple[str, int]],
+    metrics_listen: str | None,
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Run a broker until SIGTERM or ctrl-C; a second ctrl-C ends it at once."""
-    _refuse_contradictions(given, {"listeners": listen, "advertised.listeners": advertise, "log.dirs": data_dir})
+    flags = {
+        "listeners": listen,
+        "advertised.listeners": advertise,
+        "log.dirs": data_dir,
+        "kbroker.metrics.listeners": metrics_listen,
+    }
+    _refuse_contradictions(given, flags)
     properties = {**(_read(config_file) if config_file is not None else {}), **given}
     if listen is not None:
         properties["listeners"] = f"PLAINTEXT://{listen}"
@@ -126,14 +156,22 @@ def command(
             _refuse_unreachable(listen, advertise)
     if advertise is not None:
         properties["advertised.listeners"] = f"{_advertised_name(properties)}://{advertise}"
+    if metrics_listen is not None:
+        properties["kbroker.metrics.listeners"] = metrics_listen
     config = BrokerConfig.from_properties(properties)
+    as_json = is_json(log_format, sys.stderr)
+    set_up_logging(sys.stderr, level=log_level, as_json=as_json)
     for warning in (*config.warnings, *_exposed(config.endpoints)):
-        click.echo(f"kbroker: warning: {warning}", err=True)
-    _set_up_logging()
+        _warn(warning, as_json=as_json)
     trio.run(_serve, config, data_dir, topics)
 
 
-_FLAGS: Final = {"listeners": "--listen", "advertised.listeners": "--advertise", "log.dirs": "--data-dir"}
+_FLAGS: Final = {
+    "listeners": "--listen",
+    "advertised.listeners": "--advertise",
+    "log.dirs": "--data-dir",
+    "kbroker.metrics.listeners": "--metrics-listen",
+}
 
 
 def _refuse_contradictions(given: Mapping[str, str], flags: Mapping[str, str | None]) -> None:
@@ -176,14 +214,15 @@ def _exposed(endpoints: Iterable[Endpoint]) -> Iterable[str]:
             )
 
 
-def _set_up_logging() -> None:
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def _warn(text: str, *, as_json: bool) -> None:
+    if as_json:
+        logger.warning(text)
+    else:
+        click.echo(f"kbroker: warning: {text}", err=True)
 
 
 async def _serve(config: BrokerConfig, data_dir: str | None, topics: Sequence[tuple[str, int]]) -> None:
-    from kbroker.server.broker import run_broker
+    from kbroker.web.monitor import run_monitored_broker
 
     stop = trio.Event()
     failure: UserError | None = None
@@ -191,7 +230,14 @@ async def _serve(config: BrokerConfig, data_dir: str | None, topics: Sequence[tu
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, signals, stop)
             try:
-                await run_broker(config, data_dir=data_dir, topics=topics, on_ready=_say_ready, stop=stop)
+                await run_monitored_broker(
+                    config,
+                    data_dir=data_dir,
+                    topics=topics,
+                    on_ready=_say_ready,
+                    stop=stop,
+                    version=installed_version(),
+                )
             except* UserError as refusals:
                 failure = _first(refusals)
             nursery.cancel_scope.cancel()

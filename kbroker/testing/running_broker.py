@@ -14,12 +14,12 @@ from kbroker.config import BrokerConfig
 from kbroker.controller.topic_rules import DEFAULT, NewTopic
 from kbroker.errors import Refusal, UserError
 from kbroker.protocol.registry import Api
-from kbroker.server.broker import run_broker as serve
 from kbroker.server.context import Context
 from kbroker.server.request import Handler
 from kbroker.testing.faults import Faults
 from kbroker.testing.lone_exceptions import lone_exceptions
 from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of
+from kbroker.web.monitor import run_monitored_broker
 
 __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "running_with"]
 
@@ -96,7 +96,7 @@ class RunningBroker:
             task_status.started()
 
         try:
-            await serve(
+            await run_monitored_broker(
                 config, data_dir=data_dir, topics=topics, on_ready=on_ready, stop=self._asked_to_stop, interceptor=self
             )
         finally:

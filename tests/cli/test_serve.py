@@ -37,6 +37,7 @@ class Started:
         topics: Sequence[tuple[str, int]],
         on_ready: Callable[[list[tuple[str, int]]], None],
         stop: trio.Event,
+        **_: Any,
     ) -> None:
         self.config, self.data_dir, self.topics = config, data_dir, topics
         if self.failure is not None:
@@ -68,7 +69,7 @@ Serve = Callable[..., tuple[int, str, str]]
 def serve(started: Started, capsys: pytest.CaptureFixture[str]) -> Serve:
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["serve", *arguments])
+            main(["serve", "--log-format", "text", *arguments])
         out, err = capsys.readouterr()
         assert isinstance(ended.value.code, int)
         return ended.value.code, out, err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import socket
 import subprocess
@@ -23,7 +25,7 @@ Start = Callable[..., "Process"]
 class Process:
     def __init__(self, arguments: tuple[str, ...]) -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "kbroker", "serve", *arguments],
+            [sys.executable, "-m", "kbroker", "serve", "--log-level", "warning", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -153,3 +155,41 @@ def test_it_listens_on_ipv6(start: Start, tmp_path: Path) -> None:
     address = process.wait_ready()
     assert address[0] == "::1"
     assert [(each.host, each.port) for each in ask_metadata(address).brokers] == [address]
+
+
+def test_elsewhere_than_on_a_terminal_each_event_is_one_object(start: Start, tmp_path: Path) -> None:
+    arguments = ("--data-dir", str(tmp_path), "--log-level", "info", "--set", "num.partition=3")
+    process = start("--listen", "127.0.0.1:0", "--topic", "orders:2", "--metrics-listen", "127.0.0.1:0", *arguments)
+    host, port = process.wait_ready()
+    ask_metadata((host, port))
+    process.send(signal.SIGTERM)
+    code, _, err = process.wait()
+    assert code == 0
+    events = [json.loads(line) for line in err.splitlines()]
+    assert [re.sub(r"\d+(\.\d+)?", "N", event["message"].split(":")[0]) for event in events] == [
+        "num.partition is not a known config; did you mean num.partitions?",
+        "metrics and health on http",
+        "kbroker N.N starts",
+        "topic orders created with N partitions",
+        "ready after N s on PLAINTEXT",
+        "stopping",
+        "stopped",
+    ]
+    assert events[2]["log_dirs"] == [str(tmp_path)]
+    assert events[4]["listeners"] == [f"PLAINTEXT://{host}:{port}"]
+
+
+def test_the_log_may_be_text_anywhere(start: Start, tmp_path: Path) -> None:
+    arguments = ("--data-dir", str(tmp_path), "--log-level", "info", "--log-format", "text")
+    process = start("--listen", "127.0.0.1:0", *arguments)
+    process.wait_ready()
+    process.send(signal.SIGTERM)
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO    stopped$", process.wait()[2], re.MULTILINE)
+
+
+def test_a_port_of_metrics_in_use_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, out, err = start("--data-dir", str(tmp_path), "--metrics-listen", where).wait()
+    assert (code, out) == (1, "")
+    assert err == f"kbroker: cannot listen on {where}: the port is in use; stop what uses it or choose another\n"

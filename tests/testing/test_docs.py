@@ -1,4 +1,4 @@
-"""Every example of docs/testing.md runs as it stands there. Its first line, a comment, is the name of its file."""
+"""Every example of the pages about testing runs as it stands there. Its first line, a comment, is the name of its file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "testing.md"
+PAGES = (PAGE, DOCS / "migrating-from-testcontainers.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.py)\n")
 INI = "[pytest]\nfilterwarnings =\n  error\n  ignore:(read|open)_text is deprecated:DeprecationWarning\n"
@@ -21,7 +23,11 @@ def after(patch: str) -> str:
     return "".join(line[1:] for line in patch.splitlines(keepends=True) if not line.startswith("-"))
 
 
-BLOCKS = [(kind, after(text) if kind == "diff" else text) for kind, text in BLOCK.findall(PAGE.read_text("utf-8"))]
+BLOCKS = [
+    (kind, after(text) if kind == "diff" else text)
+    for page in PAGES
+    for kind, text in BLOCK.findall(page.read_text("utf-8"))
+]
 COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
 SOURCES = [text for kind, text in BLOCKS if kind != "sh"]
 FILES = {match[1]: source for source in SOURCES if (match := FILE_NAME.match(source))}

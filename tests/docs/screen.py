@@ -1,0 +1,28 @@
+"""Whether a screen shows what a page says: numbers, ids and widths of columns may differ, `...` stands for anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["matches"]
+
+_VARIES = re.compile(r"(?P<id>\b[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-]))|(?P<number>\d+)|(?P<blanks>\s+)")
+
+
+def matches(shown: Sequence[str], printed: str) -> bool:
+    pattern = "\n".join(_ANYTHING if line.strip() == "..." else _pattern(line.strip()) for line in shown)
+    lines = [line.strip() for line in printed.splitlines()]
+    return re.fullmatch(pattern.replace(f"{_ANYTHING}\n", f"(?:{_ANYTHING}\n)?"), "\n".join(lines)) is not None
+
+
+_ANYTHING = r"(?:.*\n)*.*"
+
+
+def _pattern(line: str) -> str:
+    parts, end = [], 0
+    for each in _VARIES.finditer(line):
+        parts.append(re.escape(line[end : each.start()]))
+        parts.append(r"[\w-]{22}" if each["id"] else r"\d+" if each["number"] else r"[ \t]+")
+        end = each.end()
+    return "".join([*parts, re.escape(line[end:])])

@@ -1,0 +1,82 @@
+"""Every command of the README and of the pages is run, in order, and shows what the page says that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import Block, blocks_of, commands_in, page_names
+from tests.docs.screen import matches
+from tests.docs.shell import BROKER, Shell
+
+COMMANDS = ("console", "sh")
+ELSEWHERE = {
+    "docs/cli.md": "test_examples.py",
+    "docs/testing.md": "tests/testing/test_docs.py",
+    "docs/performance.md": "tests/benchmarks; they are benchmarks, and take minutes",
+}
+PAGES = [name for name in page_names() if name not in ELSEWHERE and any(b.kind in COMMANDS for b in blocks_of(name))]
+NOT_RUN = {
+    "make install",
+    "make check",
+    "make test",
+    "make bench",
+    "make help",
+    ".venv/bin/pytest compat_tests --bootstrap 127.0.0.1:9092",
+    "kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092",
+}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_the_page_do_what_it_says(page: str, shell: Shell) -> None:
+    for block in blocks_of(page):
+        if block.kind == "python" and block.file_name is not None:
+            run_source(block, shell)
+        elif block.kind in COMMANDS and block.is_run:
+            run_commands(block, shell)
+
+
+def run_commands(block: Block, shell: Shell) -> None:
+    if block.remark == "stops the broker":
+        shell.stop_broker()
+    for command in commands_in(block):
+        printed = shell.run(command.line)
+        if block.kind == "console" and not command.line.startswith("kbroker serve"):
+            assert matches(command.shown, printed), f"$ {command.line}\n{printed}"
+        elif block.kind == "console":
+            assert command.shown[-1] == printed.splitlines()[-1] == f"kbroker is ready on {BROKER}"
+    if block.remark == "stops the broker":
+        shell.start_broker_again()
+
+
+def run_source(block: Block, shell: Shell) -> None:
+    name = block.file_name
+    assert name is not None
+    (shell.directory / name).write_text(shell._rewritten(block.text), encoding="utf-8")
+    shell.run(f"pytest -q -p no:cacheprovider {name}" if name.startswith("test_") else f"python {name}")
+
+
+def test_what_is_not_run_is_known() -> None:
+    blocks = [block for page in PAGES for block in blocks_of(page) if block.kind in COMMANDS and not block.is_run]
+    assert {command.line for block in blocks for command in commands_in(block)} == NOT_RUN
+
+
+def test_the_readme_shows_what_make_run_shows(shell: Shell) -> None:
+    command, *_ = [each for block in blocks_of("README.md") for each in commands_in(block) if block.kind == "console"]
+    assert command.line == "make run"
+    assert matches(command.shown, shell.run("make run"))
+    shell.stop_broker()
+
+
+def test_a_remark_is_one_that_is_understood() -> None:
+    remarks = {block.remark for page in PAGES for block in blocks_of(page) if block.is_run}
+    assert remarks <= {"", "stops the broker"}

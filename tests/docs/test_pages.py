@@ -1,0 +1,73 @@
+"""What the pages promise and a machine can check: generated parts are fresh, links lead somewhere, names exist."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+
+import pytest
+
+from kbroker.cli.main import kbroker
+from kbroker.web.metrics_table import METRICS
+from tests.docs.pages import ROOT, blocks_of, page_names
+from tools import configuration, metrics
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+METRIC = re.compile(r"\b(?:kafka|kbroker|process)_[a-z_]+\b")
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def anchors_of(page: str) -> set[str]:
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in HEADING.findall(text_of(page))}
+
+
+def test_the_page_of_configs_is_up_to_date() -> None:
+    assert text_of("docs/configuration.md") == configuration.page(), "run: python -m tools.configuration"
+
+
+def test_the_table_of_metrics_is_up_to_date() -> None:
+    page = text_of("docs/operations.md")
+    assert page == metrics.updated(page), "run: python -m tools.metrics"
+
+
+@pytest.mark.parametrize("page", page_names())
+def test_links_lead_to_pages_and_headings(page: str) -> None:
+    for link in LINK.findall(re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors_of(str(target.resolve().relative_to(ROOT))), link
+
+
+def test_the_readme_names_every_page() -> None:
+    pages = {page for page in page_names() if page.startswith("docs/") and "/adr/" not in page}
+    assert pages - set(LINK.findall(text_of("README.md"))) == set()
+
+
+def test_alerts_name_metrics_that_exist() -> None:
+    page = text_of("docs/operations.md")
+    alerts = page[page.index("## Alerts") : page.index("## Logs")]
+    named = set(METRIC.findall(alerts))
+    assert len(named) > 5
+    assert named <= {each.name for each in METRICS}
+
+
+def test_the_unit_for_systemd_calls_serve_as_it_may_be_called() -> None:
+    (block,) = [each for each in blocks_of("docs/operations.md") if each.kind == "ini"]
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(block.text)
+    program, command, *arguments = shlex.split(unit["Service"]["ExecStart"])
+    assert program.endswith("/kbroker")
+    serve = kbroker.get_command(kbroker.make_context("kbroker", ["serve"]), command)
+    assert serve is not None
+    options = {name for each in serve.params for name in each.opts}
+    assert {each for each in arguments if each.startswith("--")} <= options
