@@ -22,7 +22,14 @@ from kbroker.config_key import (
     string,
 )
 
-__all__ = ["GROUP_CONFIGS", "GroupConfig", "describe_group_configs", "group_config", "validate_group_configs"]
+__all__ = [
+    "GROUP_CONFIGS",
+    "GroupConfig",
+    "consumer_timeouts",
+    "describe_group_configs",
+    "group_config",
+    "validate_group_configs",
+]
 
 _DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?", re.IGNORECASE)
 
@@ -41,14 +48,12 @@ class GroupConfig(ConfigTable):
         at_least(1),
         "How often the members of the consumer group send a heartbeat.",
         "group.consumer.heartbeat.interval.ms",
-        acts=False,
     )
     consumer_session_timeout_ms = int32(
         45_000,
         at_least(1),
         "Silence after which a member of the consumer group is taken for dead.",
         "group.consumer.session.timeout.ms",
-        acts=False,
     )
     share_auto_offset_reset = string(
         "latest", _offset_reset, "Where a share group begins to read a partition.", acts=False
@@ -137,6 +142,15 @@ def group_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> GroupCon
             with suppress(ValueError):
                 values[name] = key.parse(overrides[name])
     return GroupConfig(values, overrides)
+
+
+def consumer_timeouts(broker: BrokerConfig, overrides: Mapping[str, str]) -> tuple[int, int]:
+    """Session timeout and heartbeat interval of a consumer group. Asked with every heartbeat, so only these."""
+    session_ms, interval_ms = broker.group_consumer_session_timeout_ms, broker.group_consumer_heartbeat_interval_ms
+    if overrides:
+        config = group_config(broker, overrides)
+        session_ms, interval_ms = config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms
+    return session_ms, interval_ms
 
 
 def validate_group_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -> str | None:

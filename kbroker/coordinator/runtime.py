@@ -1,13 +1,13 @@
 """The group coordinator of a broker: a shard for each partition of `__consumer_offsets` that it leads.
 
-Follows the image, loads what it has come to lead, writes commits once in a turn of the loop, and lets old offsets and
+Follows the image, loads what it has come to lead, writes the commits of a run together, and lets old offsets and
 those of deleted topics go. What groups do is the shards' business.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -15,12 +15,15 @@ import trio
 from kbroker.clock import Clock
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicRemoved
 from kbroker.controller.image import Image, Topic
+from kbroker.controller.znodes import entity_path
 from kbroker.coordinator.loader import Loader
 from kbroker.coordinator.placement import partition_for
 from kbroker.coordinator.shard_driver import ShardDriver, Timers
 from kbroker.errors import Refusal
+from kbroker.group.patterns import matching_topics
 from kbroker.group.shard import GroupShard
-from kbroker.group.step import GroupConfig, KeyAndValue
+from kbroker.group.step import ConsumerTimeouts, GroupConfig, KeyAndValue, PatternsToMatch
+from kbroker.group.topics import Topics
 from kbroker.names import CONSUMER_OFFSETS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.partition import Partition
@@ -31,6 +34,8 @@ __all__ = ["GroupCoordinator"]
 logger = logging.getLogger(__name__)
 
 _SLICE_SECONDS: Final = 0.002
+_OF_TOPICS: Final = (TopicAdded, TopicRemoved, PartitionsChanged)
+_NO_CONFIGS: Final[Mapping[str, str]] = {}
 
 
 class GroupCoordinator:
@@ -45,8 +50,12 @@ class GroupCoordinator:
         timers: Timers,
         new_id: Callable[[], str],
         create_topic: Callable[[], Awaitable[object]],
+        flush_at_end: Callable[[Callable[[], None]], None],
+        timeouts: Callable[[Mapping[str, str]], ConsumerTimeouts] = lambda configs: ConsumerTimeouts(),
     ) -> None:
-        """`create_topic` makes `__consumer_offsets`, and returns when its partitions are open."""
+        """`create_topic` makes `__consumer_offsets`, and returns when its partitions are open. `flush_at_end` takes
+        what is to be called when the requests that have arrived together are handled. `timeouts`: of a consumer group
+        with these configs of its own."""
         self._broker_id = broker_id
         self._table = partitions
         self._config = config
@@ -54,16 +63,19 @@ class GroupCoordinator:
         self._clock = clock
         self._timers = timers
         self._new_id = new_id
+        self._timeouts = timeouts
         self._create_topic = create_topic
         self._creating = trio.Lock()
         self._drivers: dict[int, ShardDriver] = {}
         self._partition_count = 0
         self._is_running = False
         self._to_load: dict[int, None] = {}
-        self._to_flush: list[ShardDriver] = []
         self._deleted_topics: set[str] = set()
         self._work = trio.Event()
-        self._flush_work = trio.Event()
+        self._flush_at_end = flush_at_end
+        self._topics = Topics()
+        self._to_match: list[tuple[ShardDriver, PatternsToMatch]] = []
+        self._match_work = trio.Event()
 
     # Who coordinates what
 
@@ -103,6 +115,7 @@ class GroupCoordinator:
         return list(self._drivers.values())
 
     def on_image(self, image: Image, changes: Sequence[Change]) -> None:
+        self._topics.update(image, is_changed=any(isinstance(each, _OF_TOPICS) for each in changes))
         for change in changes:
             match change:
                 case TopicAdded(topic) if topic.name == CONSUMER_OFFSETS:
@@ -130,10 +143,11 @@ class GroupCoordinator:
     def _take_over(self, index: int, partition: Partition) -> None:
         driver = self._drivers[index] = ShardDriver(
             partition,
-            GroupShard(self._config, self._new_id),
+            GroupShard(self._config, self._new_id, self._topics, self._timeouts_of),
             clock=self._clock,
             timers=self._timers,
-            request_flush=self._request_flush,
+            flush_at_end=self._flush_at_end,
+            match_patterns=self._begin_matching,
         )
         # Before the start nothing may be read from a log, which may want to be recovered first.
         if self._is_running and partition.log.log_end_offset == partition.log.log_start_offset:
@@ -141,6 +155,10 @@ class GroupCoordinator:
         else:
             self._to_load[index] = None
             self._work.set()
+
+    def _timeouts_of(self, group_id: str) -> ConsumerTimeouts:
+        configs = self._topics.image.entity_configs
+        return self._timeouts(configs.get(entity_path("groups", group_id), _NO_CONFIGS) if configs else _NO_CONFIGS)
 
     def _drop(self, index: int) -> None:
         self._to_load.pop(index, None)
@@ -159,8 +177,8 @@ class GroupCoordinator:
     async def run(self) -> None:
         self._is_running = True
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._flush_commits)
             nursery.start_soon(self._expire_offsets)
+            nursery.start_soon(self._match_patterns)
             while True:
                 await self._work.wait()
                 self._work = trio.Event()
@@ -179,18 +197,28 @@ class GroupCoordinator:
             if self._drivers.get(index) is driver:
                 driver.on_loaded()
 
-    def _request_flush(self, driver: ShardDriver) -> None:
-        self._to_flush.append(driver)
-        self._flush_work.set()
+    def _begin_matching(self, driver: ShardDriver, patterns: PatternsToMatch) -> None:
+        self._to_match.append((driver, patterns))
+        self._match_work.set()
 
-    async def _flush_commits(self) -> None:
-        """Runs once after each turn in which somebody committed."""
+    async def _match_patterns(self) -> None:
+        """Regular expressions over very many topics: a piece at a time, so that requests wait for none of it."""
         while True:
-            await self._flush_work.wait()
-            self._flush_work = trio.Event()
-            drivers, self._to_flush = self._to_flush, []
-            for driver in drivers:
-                driver.flush()
+            await self._match_work.wait()
+            self._match_work = trio.Event()
+            while self._to_match:
+                driver, (group_id, regexes, may_see) = self._to_match.pop(0)
+                names = list(self._topics.image.topics)
+                matched: dict[str, frozenset[str]] = {}
+                for regex in regexes:
+                    found: list[str] = []
+                    for piece in matching_topics(regex, names):
+                        found += [each for each in piece if may_see(each)]
+                        await trio.lowlevel.checkpoint()
+                    matched[regex] = frozenset(found)
+                if driver in self._drivers.values():
+                    driver.flush()
+                    driver.take(group_id, driver.shard.consumer_patterns_matched(group_id, matched, driver.now()))
 
     async def _expire_offsets(self) -> None:
         while True:

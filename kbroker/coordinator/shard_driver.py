@@ -1,11 +1,12 @@
 """One shard over its partition: records are appended and replayed at once, answers leave when they are committed.
 
 An append that is refused has changed nothing: the group goes back to what the log says, and everybody who waited in it
-gets the error. Commits of one turn of the loop share a batch; anything else that asks comes after them.
+gets the error. Commits of one run of requests share a batch; anything else that asks comes after them.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Protocol
@@ -15,13 +16,16 @@ import trio
 from kbroker.clock import Clock
 from kbroker.config import TopicConfig
 from kbroker.coordinator.ticket import Ticket, deliver
+from kbroker.group.records import StoredGroup
 from kbroker.group.shard import GroupShard
-from kbroker.group.step import KeyAndValue, Now, Step
+from kbroker.group.step import KeyAndValue, Now, PatternsToMatch, Step
 from kbroker.log.partition_log import AppendResult
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.protocol.records import Record, build_batch
+from kbroker.protocol.keyed_batch import build_keyed_batch
 
 __all__ = ["COMMIT_TIMEOUT_SECONDS", "CoordinatedPartition", "ShardDriver", "Timers"]
+
+logger = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_SECONDS: Final = 5.0  # offsets.commit.timeout.ms
 _RECORD_OVERHEAD: Final = 32
@@ -63,14 +67,17 @@ class ShardDriver:
         *,
         clock: Clock,
         timers: Timers,
-        request_flush: Callable[[ShardDriver], None],
+        flush_at_end: Callable[[Callable[[], None]], None],
+        match_patterns: Callable[[ShardDriver, PatternsToMatch], None] = lambda driver, patterns: None,
     ) -> None:
+        """`match_patterns` begins what is too much for a request; `consumer_patterns_matched` tells the shard."""
         self.partition = partition
         self.shard = shard
         self.is_loaded = False
         self._clock = clock
         self._timers = timers
-        self._request_flush = request_flush
+        self._flush_at_end = flush_at_end
+        self._match_patterns = match_patterns
         self._last_offset = -1
         self._commits: list[tuple[list[KeyAndValue], Ticket, Any]] = []
         self._is_gone = False
@@ -94,11 +101,15 @@ class ShardDriver:
     def take(self, group_id: str, step: Step) -> None:
         """Append, replay, answer."""
         if step.records:
+            before = self.shard.hard.groups.get(group_id)
             code = self.append(step.records)
             if code:
                 self._abandon(group_id, step, code)
                 return
+            _tell_rebalance(group_id, before, self.shard.hard.groups.get(group_id))
         self._watch(step)
+        if step.patterns is not None:
+            self._match_patterns(self, step.patterns)
         for ticket, response in step.replies:
             self.answer(ticket, response)
 
@@ -112,8 +123,7 @@ class ShardDriver:
         """Written and replayed, in as many batches as it takes."""
         now_ms = self._clock.now_ms()
         for chunk in _chunks(records, self.partition.config.max_message_bytes - _BATCH_OVERHEAD):
-            batch = build_batch([Record(index, now_ms, key, value) for index, (key, value) in enumerate(chunk)])
-            result = self.partition.append_internal(batch, now_ms)
+            result = self.partition.append_internal(build_keyed_batch(chunk, now_ms), now_ms)
             if result.error:
                 return _ANSWERS.get(result.error, ErrorCode.UNKNOWN_SERVER_ERROR)
             self._last_offset = result.last_offset
@@ -142,9 +152,9 @@ class ShardDriver:
     # Commits
 
     def enqueue(self, records: list[KeyAndValue], ticket: Ticket, response: Any) -> None:
-        """To be written with the others of this turn."""
+        """To be written with the others of this run."""
         if not self._commits:
-            self._request_flush(self)
+            self._flush_at_end(self.flush)
         self._commits.append((records, ticket, response))
 
     def flush(self) -> None:
@@ -165,6 +175,13 @@ class ShardDriver:
                 ticket.refuse(failed)
             else:
                 self.answer(ticket, response)
+
+
+def _tell_rebalance(group_id: str, before: StoredGroup | None, after: StoredGroup | None) -> None:
+    """One line for each generation: a group that writes many of them is in trouble."""
+    if after is not None and after.generation and (before is None or before.generation != after.generation):
+        fields = {"group": group_id, "generation": after.generation, "members": len(after.members)}
+        logger.info("group %s: generation %d, members: %d", *fields.values(), extra=fields)
 
 
 class _Parked:

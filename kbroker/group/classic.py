@@ -126,6 +126,20 @@ class ClassicGroup:
             self._prepare(now, step)
         self._arm(step)
 
+    def on_downgraded(self, now: Now, step: Step) -> None:
+        """The members were part of a consumer group until now: one of them shall lead, and assign."""
+        for member in self.roster.by_id.values():
+            self._touch(member, now)
+        self._prepare(now, step)
+        self._arm(step)
+
+    def on_upgraded(self, step: Step) -> None:
+        """The group goes on as a consumer group: whoever waits comes again."""
+        for member_id, ticket in self._joins.items():
+            step.replies.append((ticket, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member_id)))
+        for ticket in self._syncs.values():
+            step.replies.append((ticket, _SyncResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)))
+
     # JoinGroup
 
     def join(self, joining: Joining, now: Now, step: Step) -> None:

@@ -5,6 +5,16 @@ Never holds who is joining right now: that is lost with a shard, and members com
 
 from __future__ import annotations
 
+from kbroker.group.consumer_records import (
+    CURRENT_ASSIGNMENT,
+    GROUP,
+    MEMBER,
+    REGULAR_EXPRESSION,
+    TARGET_EPOCH,
+    TARGET_MEMBER,
+    read_key,
+)
+from kbroker.group.consumer_state import ConsumerGroupState
 from kbroker.group.records import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,
@@ -22,24 +32,34 @@ __all__ = ["HardState", "TopicPartition"]
 
 TopicPartition = tuple[str, int]
 
+_OF_CONSUMER_GROUPS = frozenset(
+    (GROUP, MEMBER, TARGET_EPOCH, TARGET_MEMBER, CURRENT_ASSIGNMENT, REGULAR_EXPRESSION),
+)
+
 
 class HardState:
-    __slots__ = ("groups", "offsets")
+    __slots__ = ("consumer_groups", "groups", "offsets")
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
+        self.consumer_groups: dict[str, ConsumerGroupState] = {}
+        """A group is in one of both at most."""
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         """By group. A group without offsets has no entry."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HardState):
             return NotImplemented
-        return self.groups == other.groups and self.offsets == other.offsets
+        return (
+            self.groups == other.groups
+            and self.consumer_groups == other.consumer_groups
+            and self.offsets == other.offsets
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __contains__(self, group_id: str) -> bool:
-        return group_id in self.groups or group_id in self.offsets
+        return group_id in self.groups or group_id in self.consumer_groups or group_id in self.offsets
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """One record. Types that belong to others are passed over; UnreadableRecord: nothing changed."""
@@ -48,6 +68,8 @@ class HardState:
             self._replay_offset(key, value)
         elif kind == GROUP_METADATA:
             self._replay_group(key, value)
+        elif kind in _OF_CONSUMER_GROUPS:
+            self._replay_consumer_group(kind, key, value)
 
     def _replay_offset(self, key: bytes, value: bytes | None) -> None:
         group_id, topic, partition = read_offset_key(key)
@@ -66,3 +88,19 @@ class HardState:
             self.groups.pop(group_id, None)
         else:
             self.groups[group_id] = read_group_value(value)
+            self.consumer_groups.pop(group_id, None)
+
+    def _replay_consumer_group(self, kind: int, key: bytes, value: bytes | None) -> None:
+        group_id, second = read_key(key)
+        state = self.consumer_groups.get(group_id)
+        if value is None:
+            if state is not None and kind == GROUP:
+                del self.consumer_groups[group_id]
+            elif state is not None:
+                state.replay(kind, second, None)
+            return
+        fresh = ConsumerGroupState() if state is None else state
+        fresh.replay(kind, second, value)
+        if state is None:
+            self.consumer_groups[group_id] = fresh
+            self.groups.pop(group_id, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -152,3 +153,27 @@ async def test_others_run_while_a_shard_is_loaded(partition: Partition) -> None:
         await Loader(partition, HardState(), GrowingClock()).load()
         nursery.cancel_scope.cancel()
     assert turns >= 15  # once for each 64 records at least
+
+
+async def test_the_collector_is_left_as_it_was(partition: Partition) -> None:
+    write(partition, [offset(0)])
+    assert gc.get_freeze_count() == 0
+    await load(partition)
+    assert gc.get_freeze_count() == 0
+
+
+async def test_a_heap_that_somebody_froze_stays_frozen(partition: Partition) -> None:
+    write(partition, [offset(0)])
+    gc.freeze()
+    try:
+        await load(partition)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+async def test_the_collector_walks_what_was_loaded_no_more(partition: Partition) -> None:
+    for number in range(100):
+        write(partition, [offset(number * 100 + each) for each in range(100)])
+    hard = await load(partition)
+    assert not gc.is_tracked(hard.offsets["group"])

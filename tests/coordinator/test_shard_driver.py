@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -21,10 +22,10 @@ class Driven:
     def __init__(self, **configs: str) -> None:
         self.partition = FakePartition(**configs)
         self.timers = FakeTimers()
-        self.flushes: list[ShardDriver] = []
+        self.flushes: list[Callable[[], None]] = []
         shard = GroupShard(GroupConfig(), iter(map(str, range(1000))).__next__)
         self.driver = ShardDriver(
-            self.partition, shard, clock=StillClock(), timers=self.timers, request_flush=self.flushes.append
+            self.partition, shard, clock=StillClock(), timers=self.timers, flush_at_end=self.flushes.append
         )
         self.shard = shard
 
@@ -67,7 +68,7 @@ def offset_of(partition: int, offset: int = 7, metadata: str = "") -> KeyAndValu
 async def test_commits_of_one_turn_share_a_batch() -> None:
     driven = Driven()
     waiting = [driven.commit(number) for number in range(5)]
-    assert driven.flushes == [driven.driver]
+    assert driven.flushes == [driven.driver.flush]
     assert not any(each.told for each in waiting)
     driven.driver.flush()
     assert [len(batch) for batch in driven.partition.batches] == [5]

@@ -147,5 +147,6 @@ def test_a_version_from_the_future_is_unreadable() -> None:
 
 def test_records_of_other_types_are_passed_over() -> None:
     state = HardState()
-    state.replay(prefixed(3, b"\0\1g"), prefixed(0, b"\0\0\0\1\0"))
+    for kind in (4, 9, 11, 17, 99):
+        state.replay(prefixed(kind, b"\0\1g"), prefixed(0, b"\0\0\0\1\0"))
     assert state == HardState()

@@ -8,7 +8,8 @@ from typing import Any
 from kbroker.group.classic import ClassicGroup
 from kbroker.group.shard import GroupShard
 from kbroker.group.states import GroupState
-from kbroker.group.step import GroupConfig, KeyAndValue, Now, Step
+from kbroker.group.step import ConsumerTimeouts, GroupConfig, KeyAndValue, Now, Step
+from kbroker.group.topics import Topics
 from kbroker.protocol.messages import heartbeat, join_group, offset_commit, sync_group
 
 GROUP = "group"
@@ -36,14 +37,19 @@ class Answer:
 
 
 class World:
-    def __init__(self, **config: int) -> None:
+    def __init__(self, **config: Any) -> None:
         self.config = GroupConfig(**config)
+        self.topics = Topics()
+        self.timeouts = ConsumerTimeouts()
         self.elapsed_ms = 0
         self.log: list[KeyAndValue] = []
         self.wakes: list[tuple[int, str]] = []
         ids = itertools.count(1)
         self.new_id = lambda: f"id{next(ids)}"
-        self.shard = GroupShard(self.config, self.new_id)
+        self.shard = self._new_shard()
+
+    def _new_shard(self) -> GroupShard:
+        return GroupShard(self.config, self.new_id, self.topics, lambda group_id: self.timeouts)
 
     @property
     def now(self) -> Now:
@@ -71,7 +77,7 @@ class World:
 
     def restart(self) -> None:
         """Another broker, or the same one again: nothing but the log is left."""
-        self.shard = GroupShard(self.config, self.new_id)
+        self.shard = self._new_shard()
         self.shard.replay(self.log)
         self.wakes.clear()
         self.take(self.shard.on_loaded(self.now))

@@ -1,0 +1,133 @@
+"""Replays whole batches of committed offsets into a hard state: what a start reads a million of.
+
+Does what HardState.replay does record by record, in a quarter of the time: groups and topics are looked up by the bytes
+of their key, and nothing is made for a record but what stays. Whatever is not a plain offset goes to HardState.replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from struct import Struct
+from typing import Final
+
+from kbroker.group.hard_state import HardState, TopicPartition
+from kbroker.group.records import (
+    NO_TIMESTAMP,
+    OFFSET_COMMIT,
+    CommittedOffset,
+    UnreadableRecord,
+    offset_tombstone,
+    read_offset_key,
+    record_type,
+)
+from kbroker.protocol.record_batch import HEADER_SIZE, BatchHeader
+from kbroker.protocol.records import iter_records
+
+__all__ = ["OffsetReplay"]
+
+_RECORDS_BETWEEN_YIELDS: Final = 64
+
+_PARTITION = Struct(">i").unpack_from
+_SHORT_VALUE = Struct(">hqihq")  # version 3 without metadata: version, offset, leader epoch, length 0, time of commit
+_unpack_short_value = _SHORT_VALUE.unpack_from
+_SHORT_VALUE_LENGTH = 2 * _SHORT_VALUE.size  # as the varint has it
+_SHORT_VALUE_VERSION = 3
+
+_Place = tuple[dict[TopicPartition, CommittedOffset], dict[int, TopicPartition], str]
+"""For the offsets of one group in one topic: where they go, and the keys of that topic, one object for all groups."""
+
+
+class OffsetReplay:
+    def __init__(self, hard: HardState, on_unreadable: Callable[[UnreadableRecord], None]) -> None:
+        self._hard = hard
+        self._on_unreadable = on_unreadable
+        self._places: dict[bytes, _Place] = {}
+        self._keys: dict[str, dict[int, TopicPartition]] = {}
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """One record of any kind."""
+        self._places.clear()  # a tombstone may take a group's offsets away
+        try:
+            self._hard.replay(key, value)
+        except UnreadableRecord as problem:
+            self._on_unreadable(problem)
+
+    def replay_batch(self, data: bytes, position: int, header: BatchHeader) -> Iterator[None]:
+        """Yields now and then, for others to have their turn. InvalidBatch: what came before it is replayed."""
+        done = 0
+        if not header.codec:
+            done = yield from self._replay_plain(data, position, header)
+        for index, record in enumerate(iter_records(data, position) if done < header.record_count else ()):
+            if index >= done:
+                if record.key is not None:
+                    self.replay(record.key, record.value)
+                if index % _RECORDS_BETWEEN_YIELDS == 0:
+                    yield
+
+    def _replay_plain(self, data: bytes, position: int, header: BatchHeader) -> Generator[None, None, int]:
+        """How many records are done: all, or those before the first that is out of shape."""
+        places, end = self._places, position + header.size
+        at = position + HEADER_SIZE
+        done = 0
+        try:
+            while done < header.record_count:
+                length = data[at]
+                at += 1
+                if length >= 0x80:
+                    length += (data[at] << 7) - 0x80
+                    at += 1
+                stop = at + (length >> 1)
+                if length & 1 or length >= 0x4000 or stop > end:
+                    break
+                at += 1  # attributes
+                while data[at] >= 0x80:  # the delta of the timestamp
+                    at += 1
+                at += 1
+                while data[at] >= 0x80:  # the delta of the offset
+                    at += 1
+                at += 1
+                length = data[at]
+                at += 1
+                if length >= 0x80:
+                    length += (data[at] << 7) - 0x80
+                    at += 1
+                key_end = at + (length >> 1)
+                value_at = key_end + 1
+                if length & 1 or length >= 0x4000 or length < 16 or value_at >= stop:
+                    break
+                # A length of the value, the value, and no headers: that is all that may be left.
+                if data[key_end] != _SHORT_VALUE_LENGTH or value_at + _SHORT_VALUE.size + 1 != stop or data[stop - 1]:
+                    break
+                version, offset, leader_epoch, size, timestamp = _unpack_short_value(data, value_at)
+                if version != _SHORT_VALUE_VERSION or size:
+                    break
+                place = places.get(data[at : key_end - 4]) or self._find_place(data[at:key_end])
+                if place is None:
+                    break
+                offsets, keys, topic = place
+                (partition,) = _PARTITION(data, key_end - 4)
+                key = keys.get(partition)
+                if key is None:
+                    key = keys[partition] = (topic, partition)
+                offsets[key] = offset, leader_epoch, "", timestamp, NO_TIMESTAMP
+                at = stop
+                done += 1
+                if done % _RECORDS_BETWEEN_YIELDS == 0:
+                    yield
+        except IndexError:
+            pass  # the records end too early: iter_records says so
+        return done
+
+    def _find_place(self, key: bytes) -> _Place | None:
+        """None for a key of another kind, or one that has more in it than it should."""
+        if record_type(key) != OFFSET_COMMIT:
+            return None
+        try:
+            group_id, topic, partition = read_offset_key(key)
+        except UnreadableRecord:
+            return None
+        if offset_tombstone(group_id, topic, partition)[0] != key:
+            return None
+        offsets = self._hard.offsets.setdefault(group_id, {})
+        place = self._places[key[:-4]] = (offsets, self._keys.setdefault(topic, {}), topic)
+        return place
