@@ -47,7 +47,6 @@ from kbroker.errors import UserError
 from kbroker.inactive_configs import CLUSTER_WIDE, PER_BROKER, InactiveBrokerConfig
 
 __all__ = [
-    "ACTS_AT_START",
     "BROKER_CONFIGS",
     "TOPIC_CONFIGS",
     "BrokerConfig",
@@ -62,6 +61,7 @@ __all__ = [
     "describe_default_broker_configs",
     "describe_topic_configs",
     "format_value",
+    "parse_host_counts",
     "parse_properties",
     "topic_config",
     "validate_dynamic_configs",
@@ -84,6 +84,27 @@ class Endpoint(NamedTuple):
 
 def _gzip_level(value: int) -> str | None:
     return None if value == -1 or 1 <= value <= 9 else "must be between 1 and 9, or -1"
+
+
+def _host_counts(value: str) -> str | None:
+    problem = parse_host_counts(value)
+    return problem if isinstance(problem, str) else None
+
+
+def parse_host_counts(text: str) -> dict[str, int] | str:
+    """From ADDRESS:COUNT,ADDRESS:COUNT; or what is wrong with it."""
+    counts = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        host, _, count = pair.rpartition(":")
+        if not host or not count.isdigit():
+            return f"must be a list of ADDRESS:COUNT, and {pair} is not"
+        counts[host.strip("[]")] = int(count)
+    return counts
+
+
+def _migration_policy(value: str) -> str | None:
+    choices = ("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL")
+    return None if value.upper() in choices else f"must be one of {', '.join(choices)}"
 
 
 def _throttled_replicas(value: tuple[str, ...]) -> str | None:
@@ -319,9 +340,26 @@ class BrokerConfig(InactiveBrokerConfig):
     controller_listener_names = joined_strings(
         (), "Listeners that belong to a KRaft controller; they are left out here."
     )
+    controller_quota_window_num = int32(11, at_least(1), "Samples kept for the quota of topic changes.")
+    controller_quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quota of topic changes.")
     default_replication_factor = int32(1, at_least(1), "Replicas of a topic created without a count.")
     delete_topic_enable = flag(True, "Whether topics may be deleted.")
     fetch_max_bytes = int32(55 * MB, at_least(1024), "Most bytes in one fetch response, whatever the client asks for.")
+    group_consumer_assignors = strings(
+        ("uniform", "range"), None, "Assignors on the server's side for consumer groups; the first is the default."
+    )
+    group_consumer_heartbeat_interval_ms = int32(
+        5000, at_least(1), "How often members of a consumer group are told to send a heartbeat."
+    )
+    group_consumer_max_size = int32(MAX_INT, at_least(1), "Most members of a consumer group.")
+    group_consumer_migration_policy = string(
+        "bidirectional",
+        _migration_policy,
+        "Between which protocols a group may change while it has members.",
+    )
+    group_consumer_session_timeout_ms = int32(
+        45_000, at_least(1), "Silence after which a member of a consumer group is taken for dead."
+    )
     group_initial_rebalance_delay_ms = int32(
         3_000, at_least(0), "How long a new group waits for more members before its first rebalance."
     )
@@ -422,11 +460,20 @@ class BrokerConfig(InactiveBrokerConfig):
     log_segment_delete_delay_ms = int64(
         60_000, at_least(0), "Broker's default for file.delete.delay.ms.", update=CLUSTER_WIDE
     )
+    max_connection_creation_rate = int32(
+        MAX_INT, at_least(0), "Most new connections in a second; more have to wait.", update=CLUSTER_WIDE
+    )
     max_connections = int32(
         MAX_INT, at_least(0), "Most connections at one time, over all listeners.", update=CLUSTER_WIDE
     )
     max_connections_per_ip = int32(
         MAX_INT, at_least(0), "Most connections at one time from one address.", update=CLUSTER_WIDE
+    )
+    max_connections_per_ip_overrides = string(
+        "",
+        _host_counts,
+        "Other limits than max.connections.per.ip for some addresses, as ADDRESS:COUNT.",
+        update=CLUSTER_WIDE,
     )
     max_incremental_fetch_session_cache_slots = int32(1000, at_least(0), "Most fetch sessions that are remembered.")
     max_request_partition_size_limit = int32(
@@ -462,6 +509,8 @@ class BrokerConfig(InactiveBrokerConfig):
         None,
         "Most bytes of requests in memory for all connections together; over it, reading stops.",
     )
+    quota_window_num = int32(11, at_least(1), "Samples kept for the quotas of clients.")
+    quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quotas of clients.")
     reserved_broker_max_id = int32(
         1000, at_least(0), "Generated broker ids begin above this one.", acts=False, retired=True
     )
@@ -502,6 +551,9 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     zookeeper_session_timeout_ms = int32(
         18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.", acts=False, retired=True
+    )
+    kbroker_metrics_listeners = joined_strings(
+        (), "Where metrics and health are served over HTTP, as HOST:PORT; empty: nowhere."
     )
     kbroker_record_validation = string(
         "header",
@@ -566,8 +618,6 @@ BROKER_CONFIGS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in 
 _DYNAMIC_CONFIGS: Final = {name: key for name, key in BROKER_CONFIGS.items() if key.update is not UpdateMode.READ_ONLY}
 # Kafka opens and closes listeners as it runs; here that takes a restart.
 _FIXED_WHILE_RUNNING: Final = ("listeners", "listener.security.protocol.map")
-ACTS_AT_START: Final = ("max.connections", "max.connections.per.ip")
-"""Dynamic in Kafka; here a new value waits for the next start."""
 # Brokers know these only while they run: kafka-reassign-partitions sets them.
 _ONLY_DYNAMIC: Final = (
     "follower.replication.throttled.rate",

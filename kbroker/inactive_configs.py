@@ -96,8 +96,6 @@ class InactiveBrokerConfig(ConfigTable):
     )
     controller_quorum_retry_backoff_ms = int32(20, at_least(0), "Wait before such a request is sent again.")
     controller_quorum_voters = strings((), None, "The KRaft voters, as ID@HOST:PORT.")
-    controller_quota_window_num = int32(11, at_least(1), "Samples kept for the quota of topic changes.")
-    controller_quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quota of topic changes.")
     controller_socket_timeout_ms = int32(30_000, None, "Timeout of connections from controllers to brokers.")
     create_topic_policy_class_name = class_name(None, "Java class that may refuse new topics.")
     delegation_token_expiry_check_interval_ms = int64(
@@ -113,32 +111,17 @@ class InactiveBrokerConfig(ConfigTable):
     fetch_purgatory_purge_interval_requests = int32(
         1000, None, "Finished fetches after which their waiting room is swept."
     )
-    group_consumer_assignors = strings(
-        ("uniform", "range"), None, "Assignors on the server's side for consumer groups; the first is the default."
-    )
-    group_consumer_heartbeat_interval_ms = int32(
-        5000, at_least(1), "How often members of a consumer group are told to send a heartbeat."
-    )
     group_consumer_max_heartbeat_interval_ms = int32(
         15_000, at_least(1), "Largest heartbeat interval that a consumer group may be given."
     )
     group_consumer_max_session_timeout_ms = int32(
         60_000, at_least(1), "Largest session timeout that a consumer group may be given."
     )
-    group_consumer_max_size = int32(MAX_INT, at_least(1), "Most members of a consumer group.")
-    group_consumer_migration_policy = string(
-        "bidirectional",
-        _one_of_any_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
-        "Between which protocols a group may change while it has members.",
-    )
     group_consumer_min_heartbeat_interval_ms = int32(
         5000, at_least(1), "Smallest heartbeat interval that a consumer group may be given."
     )
     group_consumer_min_session_timeout_ms = int32(
         45_000, at_least(1), "Smallest session timeout that a consumer group may be given."
-    )
-    group_consumer_session_timeout_ms = int32(
-        45_000, at_least(1), "Silence after which a member of a consumer group is taken for dead."
     )
     group_coordinator_append_linger_ms = int32(
         5, at_least(0), "How long the group coordinator gathers records before it writes them."
@@ -235,10 +218,6 @@ class InactiveBrokerConfig(ConfigTable):
     log_dir_failure_timeout_ms = int64(
         30_000, at_least(1), "How long a broker may fail to report a broken data directory before it stops."
     )
-    max_connection_creation_rate = int32(MAX_INT, at_least(0), "Most new connections in a second.", update=CLUSTER_WIDE)
-    max_connections_per_ip_overrides = string(
-        "", None, "Other limits than max.connections.per.ip for some addresses, as HOST:COUNT.", update=CLUSTER_WIDE
-    )
     metadata_log_dir = optional_string("Directory of the KRaft metadata log; unset: the first data directory.")
     metadata_log_max_record_bytes_between_snapshots = int64(
         20 * MB, at_least(1), "Bytes of metadata records after which a new snapshot is written."
@@ -282,8 +261,6 @@ class InactiveBrokerConfig(ConfigTable):
         1000, None, "Finished produce requests after which their waiting room is swept."
     )
     queued_max_requests = int32(500, at_least(1), "Requests that may wait for a thread before sockets are left unread.")
-    quota_window_num = int32(11, at_least(1), "Samples kept for the quotas of clients.")
-    quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quotas of clients.")
     remote_fetch_max_wait_ms = int32(
         500, at_least(1), "How long a fetch waits for tiered storage.", update=CLUSTER_WIDE
     )

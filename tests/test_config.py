@@ -465,6 +465,7 @@ OWN_DEFAULTS = {
 UNDOCUMENTED = {
     "log.initial.task.delay.ms",
     "producer.id.expiration.check.interval.ms",
+    "kbroker.metrics.listeners",
     "kbroker.record.validation",
 }
 ONLY_IN_3_9 = {

@@ -15,7 +15,6 @@ import trio
 
 from kbroker.clock import Clock
 from kbroker.config import (
-    ACTS_AT_START,
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
     BrokerConfig,
@@ -75,14 +74,11 @@ PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
 _ALL_BROKERS: Final = znodes.DEFAULT_BROKERS
 
-# Quotas are kept, but nobody is slowed down by them yet; and clients are never asked for their metrics.
+# Clients are never asked for their metrics. Quotas are checked by whoever sets them, and all of them act.
 _TABLES: Final[Mapping[str, Mapping[str, ConfigKey[Any]]]] = {
     "brokers": BROKER_CONFIGS,
     "groups": GROUP_CONFIGS,
     "client-metrics": {},
-    "users": {},
-    "clients": {},
-    "ips": {},
 }
 
 # A multi travels as one packet; the check that goes along needs its share.
@@ -250,7 +246,9 @@ class Controller:
                 return
             await self._write([*await self._entity_nodes(entity, configs), _announcement(entity)])
             self._commit([EntityConfigsChanged(entity, configs)])
-            _warn_of_inactive(entity, _changed(before, configs), _TABLES[entity.partition("/")[0]])
+            table = _TABLES.get(entity.partition("/")[0])
+            if table is not None:
+                _warn_of_inactive(entity, _changed(before, configs), table)
 
     async def _entity_nodes(self, entity: str, configs: Mapping[str, str]) -> list[Operation]:
         """A node without configs goes, unless others hang from it."""
@@ -509,12 +507,10 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
 
 
 def _warn_of_inactive(what: str, configs: Mapping[str, str], table: Mapping[str, ConfigKey[Any]]) -> None:
-    """Somebody set it: they shall find out that it does nothing, or not yet."""
+    """Somebody set it: they shall find out that it does nothing."""
     for name in configs:
         if name not in table or not table[name].acts:
             logger.warning("%s of %s is kept, but has no effect in kbroker", name, what)
-        elif name in ACTS_AT_START and table is BROKER_CONFIGS:
-            logger.warning("%s of %s takes effect when the broker is started again", name, what)
 
 
 def _announcement(entity: str) -> Create:

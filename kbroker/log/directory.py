@@ -2,7 +2,7 @@
 
     .lock  meta.properties  .kafka_cleanshutdown  kbroker.format
     recovery-point-offset-checkpoint  replication-offset-checkpoint  log-start-offset-checkpoint
-    <topic>-<partition>/  <topic>-<partition>.<unique>-delete/
+    <topic>-<partition>/  <topic>-<partition>.<unique>-delete/  <topic>-<partition>.<unique>-future/
 
 Never decides which partitions there are to be; opens no log before somebody uses it.
 """
@@ -27,9 +27,11 @@ from kbroker.log.directory_metadata import (
     decode_partition_metadata,
     deleted_name,
     encode_partition_metadata,
+    future_name,
     is_deleted_name,
     partition_name,
     read_meta_properties,
+    split_future_name,
     split_partition_name,
     write_meta_properties,
 )
@@ -37,6 +39,7 @@ from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import DirectoryLock
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog, no_jitter
+from kbroker.log.recovery import load_log
 
 __all__ = ["DataDirectory"]
 
@@ -108,8 +111,13 @@ class DataDirectory:
 
     def _find_partitions(self) -> None:
         self._found: set[TopicPartition] = set()
+        self.interrupted_moves: list[TopicPartition] = []
+        """Partitions that were on their way here; what has arrived of them is dropped."""
         for name in self.files.filesystem.list_directories(self.path):
             if is_deleted_name(name):
+                self._deleted.append((f"{self.path}/{name}", None))
+            elif (moving := split_future_name(name)) is not None:
+                self.interrupted_moves.append(moving)
                 self._deleted.append((f"{self.path}/{name}", None))
             elif (partition := split_partition_name(name)) is not None:
                 self._found.add(partition)
@@ -194,6 +202,76 @@ class DataDirectory:
         for offsets in (self._recovery_points, self._high_watermarks, self._log_starts):
             offsets.pop(key, None)
         self._deleted.append((doomed, log))
+
+    # Partitions that come from another data directory
+
+    def create_future(self, topic: str, partition: int, topic_id: bytes | None, unique: str) -> str | None:
+        """The directory for a copy; None if its name would be too long."""
+        name = future_name(topic, partition, unique)
+        if name is None:
+            return None
+        path = f"{self.path}/{name}"
+        self.files.filesystem.make_directory(path)
+        if topic_id is not None:
+            content = encode_partition_metadata(topic_id)
+            self.files.filesystem.replace(f"{path}/{PARTITION_METADATA}", content, sync=False)
+        return path
+
+    def discard_future(self, topic: str, partition: int, path: str, unique: str) -> None:
+        doomed = f"{self.path}/{deleted_name(topic, partition, unique)}"
+        self.files.filesystem.rename(path, doomed)
+        self._deleted.append((doomed, None))
+
+    def adopt_future(
+        self,
+        topic: str,
+        partition: int,
+        path: str,
+        config: LogConfig,
+        *,
+        log_start_offset: int,
+        recovery_point: int,
+        high_watermark: int,
+    ) -> PartitionLog:
+        """The copy becomes the log, on the disk too: from here on a crash finds it. Blocks on an fsync."""
+        key = (topic, partition)
+        filesystem = self.files.filesystem
+        filesystem.rename(path, self.path_of(topic, partition))
+        try:
+            filesystem.sync_directory(self.path)
+            self._log_starts[key] = log_start_offset
+            self._recovery_points[key] = recovery_point
+            self._high_watermarks[key] = high_watermark
+            log = self._new_log(key, config, is_clean=True)
+            log.load()
+        except BaseException:
+            self.logs.pop(key, None)
+            for offsets in (self._recovery_points, self._high_watermarks, self._log_starts):
+                offsets.pop(key, None)
+            filesystem.rename(self.path_of(topic, partition), path)
+            raise
+        self._found.add(key)
+        log.recovery_point = recovery_point
+        return log
+
+    def end_offset_on_disk(self, topic: str, partition: int) -> int:
+        """Where the log ends, found out as a start finds it out. For a partition that two directories hold."""
+        key = (topic, partition)
+        loaded = load_log(
+            FileCache(self.files.filesystem),
+            self.path_of(topic, partition),
+            LogConfig(),
+            log_start_offset=self._log_starts.get(key, 0),
+            recovery_point=self._recovery_points.get(key, 0),
+            is_clean=self.was_clean,
+        )
+        for segment in loaded.segments:
+            segment.close()
+        return loaded.log_end_offset
+
+    def sync(self) -> None:
+        """The names of its partitions are on the disk. Blocks."""
+        self.files.filesystem.sync_directory(self.path)
 
     def purge_deleted(self) -> int:
         """Removes the deleted partitions that nobody reads. How many are left. Blocks on large ones."""

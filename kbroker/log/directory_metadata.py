@@ -16,9 +16,11 @@ __all__ = [
     "decode_partition_metadata",
     "deleted_name",
     "encode_partition_metadata",
+    "future_name",
     "is_deleted_name",
     "partition_name",
     "read_meta_properties",
+    "split_future_name",
     "split_partition_name",
     "write_meta_properties",
 ]
@@ -29,6 +31,7 @@ FORMAT_FILE = "kbroker.format"
 FORMAT_VERSION = 1
 _NAME_LIMIT = 255
 _DELETED_SUFFIX = "-delete"
+_FUTURE_NAME = re.compile(r"([a-zA-Z0-9._-]+-(?:0|[1-9][0-9]*))\.[^.]+-future")
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]*)")
 
 
@@ -49,6 +52,17 @@ def deleted_name(topic: str, partition: int, unique: str) -> str:
 
 def is_deleted_name(name: str) -> bool:
     return name.endswith(_DELETED_SUFFIX) and "." in name
+
+
+def future_name(topic: str, partition: int, unique: str) -> str | None:
+    """Of a copy that will take the log's place; None if it would be longer than a file name may be."""
+    name = f"{topic}-{partition}.{unique}-future"
+    return name if len(name) <= _NAME_LIMIT else None
+
+
+def split_future_name(name: str) -> tuple[str, int] | None:
+    found = _FUTURE_NAME.fullmatch(name)
+    return split_partition_name(found[1]) if found else None
 
 
 def check_format(filesystem: FileSystem, path: str) -> None:

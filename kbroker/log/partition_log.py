@@ -59,6 +59,7 @@ class PartitionLog:
     __slots__ = (
         "_aborts",
         "_active",
+        "_checkpointed_end",
         "_doomed",
         "_epochs",
         "_files",
@@ -114,6 +115,7 @@ class PartitionLog:
         self._random_below = random_below
         self._log_start_offset = log_start_offset
         self._high_watermark = high_watermark
+        self._checkpointed_end = high_watermark
         self._flush = FlushState(recovery_point)
         self._is_clean = is_clean
         self._is_loaded = False
@@ -221,6 +223,11 @@ class PartitionLog:
         if not self._is_loaded:
             self.load()
         return self._log_end_offset
+
+    @property
+    def known_offsets(self) -> tuple[int, int]:
+        """Start and end, without reading anything: an unread log was closed cleanly, and ends at its high watermark."""
+        return self._log_start_offset, self._log_end_offset if self._is_loaded else self._checkpointed_end
 
     @property
     def high_watermark(self) -> int:

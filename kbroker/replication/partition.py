@@ -48,6 +48,7 @@ class Partition:
         "_dirty",
         "_flusher",
         "_flushing_bytes",
+        "_flushing_log",
         "_gate",
         "_is_durable",
         "_is_gone",
@@ -57,6 +58,7 @@ class Partition:
         "_visible_bytes",
         "config",
         "fetch_waiters",
+        "fetched_bytes",
         "index",
         "insync_replicas",
         "leader_epoch",
@@ -85,6 +87,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.insync_replicas = 1
         self.fetch_waiters: set[FetchWaiter] = set()
+        self.fetched_bytes = 0  # that have been read for clients since the partition was opened
         self._gate = gate
         self._flusher = flusher
         self._dirty = dirty
@@ -92,6 +95,7 @@ class Partition:
         self._is_staged = False
         self._is_gone = False
         self._flushing_bytes = 0
+        self._flushing_log = log
         self._visible_bytes = 0
         self.update_config(config)
         log.commit_all()
@@ -224,6 +228,7 @@ class Partition:
         if self._is_gone:
             return None
         self._flushing_bytes = self.log.appended_bytes
+        self._flushing_log = self.log
         try:
             return self.log.begin_flush()
         except StorageFailure as failure:
@@ -231,8 +236,11 @@ class Partition:
             return None
 
     def end_flush(self, job: FlushJob, failure: StorageFailure | None, now_ms: int) -> None:
-        self.log.complete_flush(job, now_ms)
-        if failure is not None:
+        self._flushing_log.complete_flush(job, now_ms)
+        if self._flushing_log is not self.log:
+            if self._is_durable:
+                self._flusher.request(self)  # it has moved meanwhile, and what it holds now has to be on the disk
+        elif failure is not None:
             self._on_flush_failed(failure)
         elif self._is_durable and not self._is_gone:
             self._advance(self.log.recovery_point, self._flushing_bytes)
@@ -243,6 +251,16 @@ class Partition:
 
     def on_recovered(self) -> None:
         self.log.commit_all()
+
+    def replace_log(self, log: PartitionLog, gate: StorageGate) -> None:
+        """The same records in another data directory. Nothing may be staged."""
+        assert not self._is_staged, f"{self!r} moves with batches staged"
+        log.appended_bytes = self.log.appended_bytes
+        self.log = log
+        self._gate = gate
+        self._dirty.add(self)
+        if self._is_durable:
+            self._flusher.request(self)
 
     # Ending
 

@@ -21,6 +21,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
+from kbroker.replication.replica_moves import Move, ReplicaMoves
 from kbroker.replication.storage_gate import StorageGate
 
 __all__ = ["PartitionTable", "log_config"]
@@ -49,10 +50,12 @@ class PartitionTable:
         self._random_name = random_name
         self._topics: dict[str, list[Partition | None]] = {}
         self._names_by_id: dict[bytes, str] = {}
-        self._directory_of = {key: directory for directory in directories for key in directory.partitions}
+        self._directory_of = _directories_by_partition(directories, random_name)
         self._held: dict[DataDirectory, int] = {directory: len(directory.partitions) for directory in directories}
+        self.moves = ReplicaMoves(self, random_name)
         self._incomplete: dict[str, Topic] = {}  # some of their partitions could not be opened
         self._is_starting = True
+        self._checkpointing = trio.Lock()
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._topics.values():
@@ -117,7 +120,7 @@ class PartitionTable:
             self._held[directory] -= 1
             directory = None
         if directory is None:
-            directory = min(self._held, key=self._held.__getitem__)
+            directory = self._directory_for_new(topic.name, index)
             log = directory.create_log(topic.name, index, topic.id, for_log)
             self._held[directory] += 1
             self._directory_of[key] = directory
@@ -135,6 +138,27 @@ class PartitionTable:
             dirty=self.dirty,
         )
 
+    def _directory_for_new(self, topic: str, index: int) -> DataDirectory:
+        """Where somebody wanted it, else where the fewest are."""
+        online = [each for each in self.directories if not self.gates[each.path].is_offline]
+        preferred = self.moves.take_preferred(topic, index)
+        if preferred in online:
+            return preferred
+        return min(online or self.directories, key=self._held.__getitem__)
+
+    # For `moves`
+
+    def directory_of(self, partition: Partition) -> DataDirectory:
+        return self._directory_of[partition.topic, partition.index]
+
+    def count_replica(self, directory: DataDirectory, difference: int) -> None:
+        self._held[directory] += difference
+
+    def on_moved(self, move: Move, log: PartitionLog) -> None:
+        self._directory_of[move.key] = move.target
+        self._held[move.source] -= 1
+        move.partition.replace_log(log, self.gates[move.target.path])
+
     def _is_left_over(self, directory: DataDirectory, topic: Topic, index: int) -> bool:
         """A directory of a deleted topic of the same name. After a clean stop there is none, and nobody looks."""
         if self._is_starting and directory.was_clean:
@@ -148,6 +172,7 @@ class PartitionTable:
             if partition is not None:
                 partition.leave()
         for index in range(len(topic.partitions)):
+            self.moves.cancel((topic.name, index))
             directory = self._directory_of.pop((topic.name, index), None)
             if directory is not None:
                 self._held[directory] -= 1
@@ -166,17 +191,20 @@ class PartitionTable:
     # Starting and stopping
 
     async def recover(self) -> list[tuple[str, int]]:
-        """After a crash: scan what may be torn, in one thread. The partitions whose log became shorter.
+        """After a crash: scan what may be torn, in one thread. Returns the partitions that need a new leader epoch.
 
-        Not in several: all logs share one cache of open files, which knows no threads.
+        Those are all that were scanned: a log that lost whole batches looks like one that lost nothing. Not in several
+        threads: all logs share one cache of open files, which knows none.
         """
         self._is_starting = False
         unclean = [each for each in self if not self._directory_of[each.topic, each.index].was_clean]
         if unclean:
             logger.warning("recovering %d partitions after an unclean stop", len(unclean))
+            began = self._clock.monotonic()
             for chunk in _chunks(unclean, 64):
                 await self._recover_chunk(chunk)
-        return [(each.topic, each.index) for each in unclean if each.log.is_loaded and each.log.was_shortened]
+            logger.info("recovered %d partitions in %.2f s", len(unclean), self._clock.monotonic() - began)
+        return [(each.topic, each.index) for each in unclean if each.log.is_loaded]
 
     async def _recover_chunk(self, partitions: list[Partition]) -> None:
         logs = [each.log for each in partitions]
@@ -186,6 +214,15 @@ class PartitionTable:
                 self.gates[self._directory_of[partition.topic, partition.index].path].close(failure)
             else:
                 partition.on_recovered()
+                if partition.log.was_shortened:
+                    _tell_cut(partition)
+
+    async def checkpoint(self) -> None:
+        """Recovery points, high watermarks and log starts to disk. One at a time: they are files with fixed names."""
+        async with self._checkpointing:
+            for directory in self.directories:
+                if not self.gates[directory.path].is_offline:
+                    await trio.to_thread.run_sync(directory.write_checkpoints, directory.take_checkpoints())
 
     def answer_waiters(self) -> None:
         """Before a stop: a fetch that waits for data gets what there is."""
@@ -195,6 +232,7 @@ class PartitionTable:
 
     def close(self) -> None:
         """Everything on disk. Blocks: after the loop's work has ended."""
+        self.moves.close()
         for directory in self.directories:
             if self.gates[directory.path].is_offline:
                 directory.release()
@@ -206,6 +244,31 @@ class PartitionTable:
                         "%s could not be closed and is recovered at the next start: %s", directory.path, failure
                     )
                     directory.release()
+
+
+def _directories_by_partition(
+    directories: Sequence[DataDirectory], random_name: Callable[[], str]
+) -> dict[tuple[str, int], DataDirectory]:
+    """One for each partition. A crash at the end of a move may leave it in two: then the longer log stays."""
+    found: dict[tuple[str, int], DataDirectory] = {}
+    for directory in directories:
+        for key in directory.partitions:
+            other = found.setdefault(key, directory)
+            if other is directory:
+                continue
+            ends = [each.end_offset_on_disk(*key) for each in (other, directory)]
+            kept, dropped = (other, directory) if ends[0] >= ends[1] else (directory, other)
+            logger.warning("%s-%d is in two directories: the log in %s is dropped", *key, dropped.path)
+            dropped.delete_log(*key, random_name())
+            found[key] = kept
+    return found
+
+
+def _tell_cut(partition: Partition) -> None:
+    end = partition.log.log_end_offset
+    fields = {"topic": partition.topic, "partition": partition.index, "log_end_offset": end}
+    text = "%s-%d had a torn end and was cut: its next record gets offset %d"
+    logger.warning(text, partition.topic, partition.index, end, extra=fields)
 
 
 def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:

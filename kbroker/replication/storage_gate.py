@@ -12,27 +12,27 @@ logger = logging.getLogger(__name__)
 
 
 class StorageGate:
-    __slots__ = ("_was_full", "is_closed", "is_offline", "path")
+    __slots__ = ("is_closed", "is_full", "is_offline", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_closed = False
         self.is_offline = False
-        self._was_full = False
+        self.is_full = False
 
     def close(self, failure: StorageFailure) -> None:
         if failure.is_full:
-            if not self._was_full:
+            if not self.is_full:
                 logger.error("%s is full: produce is refused until there is room (%s)", self.path, failure)
-            self._was_full = True
+            self.is_full = True
         elif not self.is_offline:
             self.is_offline = True
             logger.error("%s is offline until the broker is restarted: %s", self.path, failure)
         self.is_closed = True
 
     def on_written(self) -> None:
-        if self._was_full:
-            self._was_full = False
+        if self.is_full:
+            self.is_full = False
             logger.warning("%s has room again: produce goes on", self.path)
 
     def tick(self) -> None:

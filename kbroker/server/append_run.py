@@ -1,4 +1,4 @@
-"""The produce requests of one run of frames: their batches are written together, then they are answered.
+"""What the requests of one run of frames write: batches and committed offsets, written together and then answered.
 
 A run is what the connections of one round have sent. `end` comes before anything of it is answered, while the receive
 buffers still stand; any other kind of request ends the run first, so that it sees what came before it.
@@ -7,32 +7,42 @@ buffers still stand; any other kind of request ends the run first, so that it se
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
+    from kbroker.server.context import Context
+    from kbroker.server.request import Request
 
-__all__ = ["AppendRun", "StagedProduce"]
+__all__ = ["AppendRun", "Staged", "StagedProduce"]
 
 logger = logging.getLogger(__name__)
 
+Staged = list[tuple["Partition", int, Any]]
+"""Partition, last offset and answer of each batch."""
 
-class StagedProduce(Protocol):
-    def on_written(self) -> None:
-        """All partitions of the run have been written, or have refused."""
-        ...
-
-    def fail(self, error: Exception) -> None:
-        """A bug met it on the way."""
-        ...
+StagedProduce = tuple[
+    Callable[["Context", "Request", Any, Staged], None],  # called when all partitions have written, or have refused
+    "Context",
+    "Request",
+    Any,  # the response
+    Staged,
+]
+"""A plain tuple, for there is one for each request on the hot path."""
 
 
 class AppendRun:
-    __slots__ = ("partitions", "produces")
+    __slots__ = ("flushes", "partitions", "produces")
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
         self.produces: list[StagedProduce] = []
+        self.flushes: list[Callable[[], None]] = []
+
+    def flush_at_end(self, flush: Callable[[], None]) -> None:
+        """For what may be written after later requests of the run: they flush it themselves if they look at it."""
+        self.flushes.append(flush)
 
     def end(self) -> None:
         partitions, self.partitions = self.partitions, []
@@ -43,8 +53,18 @@ class AppendRun:
             except Exception:
                 # A bug of ours. The others must still be written, before the buffers of the run go.
                 logger.exception("%r could not write what was staged", partition)
-        for produce in produces:
+        for on_written, context, request, response, staged in produces:
             try:
-                produce.on_written()
+                on_written(context, request, response, staged)
             except Exception as error:
-                produce.fail(error)
+                request.fail(error)
+        if self.flushes:
+            self._flush()
+
+    def _flush(self) -> None:
+        flushes, self.flushes = self.flushes, []
+        for flush in flushes:
+            try:
+                flush()
+            except Exception:
+                logger.exception("what a run has committed could not be written")

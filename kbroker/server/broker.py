@@ -17,36 +17,45 @@ from contextlib import asynccontextmanager
 import trio
 
 from kbroker.clock import Clock, SystemClock
-from kbroker.config import BrokerConfig, Endpoint
-from kbroker.controller.changes import TopicAdded
+from kbroker.config import BrokerConfig, Endpoint, parse_host_counts
+from kbroker.controller.changes import Change, EntityConfigsChanged, TopicAdded
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_tree import open_embedded_tree
+from kbroker.controller.image import Image
 from kbroker.controller.topic_rules import NewTopic
 from kbroker.controller.tree import Tree
 from kbroker.coordinator.runtime import GroupCoordinator
 from kbroker.errors import Refusal, UserError
-from kbroker.group.step import GroupConfig
+from kbroker.group.assignors import known_assignors
+from kbroker.group.step import ConsumerTimeouts, GroupConfig
+from kbroker.group_config import consumer_timeouts
 from kbroker.log.directory import DataDirectory
 from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import OsFileSystem
 from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, random_uuid
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.flusher import Flusher
+from kbroker.replication.log_dir_mover import LogDirMover
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
 from kbroker.server.authorization import AllowAll
+from kbroker.server.client_quotas import address_rates
 from kbroker.server.connection_limits import ConnectionLimits
 from kbroker.server.context import Context
 from kbroker.server.deadlines import Deadlines
 from kbroker.server.descriptors import raise_descriptor_limit
 from kbroker.server.dispatch import Dispatch
+from kbroker.server.event_log import EventLog
 from kbroker.server.fetch_session import FetchSessions
 from kbroker.server.interceptor import Interceptor
 from kbroker.server.internal_topics import new_topic
+from kbroker.server.listener import Listener
 from kbroker.server.maintenance import Maintenance
 from kbroker.server.network import Network
 from kbroker.server.producer_ids import ProducerIds
+from kbroker.server.quotas import Quotas
 from kbroker.server.socket_server import SocketServer
+from kbroker.server.vitals import BrokerState, Vitals
 
 __all__ = ["run_broker"]
 
@@ -66,13 +75,18 @@ async def run_broker(
     on_ready: Callable[[Addresses], None] = lambda addresses: None,
     stop: trio.Event,
     interceptor: Interceptor | None = None,
+    vitals: Vitals | None = None,
 ) -> None:
     """Serve until `stop` is set. UserError: it cannot start, and a person can do something about it.
 
-    `topics`: to be there from the start, with their partition counts; -1 stands for num.partitions.
+    `topics`: to be there from the start, with their partition counts; -1 stands for num.partitions. `vitals` follows
+    how the broker is.
     """
     _refuse_what_is_not_served(config)
     clock = SystemClock()
+    began = clock.monotonic()
+    vitals = Vitals() if vitals is None else vitals
+    vitals.state = BrokerState.STARTING
     broker_id = config.broker_id if config.broker_id >= 0 else EMBEDDED_BROKER_ID
     paths = (data_dir,) if data_dir is not None else config.data_dirs
     files = FileCache(OsFileSystem(), limit=raise_descriptor_limit())
@@ -93,14 +107,35 @@ async def run_broker(
             await controller.load()
             for directory in directories:
                 directory.set_cluster_id(controller.image.cluster_id)
-            shortened = await table.recover()
-            broker = _Broker(broker_id, config, clock, controller, table, flusher)
-            await broker.run(topics, shortened, on_ready, stop, interceptor)
+            _tell_start(vitals.version, broker_id, controller.image, directories)
+            controller.add_listener(EventLog(controller.image).on_image)
+            vitals.state = BrokerState.RECOVERY
+            recovered = await table.recover()
+            vitals.state = BrokerState.STARTING
+            broker = _Broker(broker_id, config, clock, controller, table, flusher, vitals, began)
+            await broker.run(topics, recovered, on_ready, stop, interceptor)
     except BaseException:
         for directory in directories:
             directory.release()
         raise
+    finally:
+        vitals.state = BrokerState.NOT_RUNNING
     table.close()
+    logger.info("stopped")
+
+
+def _tell_start(version: str, broker_id: int, image: Image, directories: Sequence[DataDirectory]) -> None:
+    paths = [directory.path for directory in directories]
+    fields = {
+        "version": version,
+        "pid": os.getpid(),
+        "broker_id": broker_id,
+        "cluster_id": image.cluster_id,
+        "topics": len(image.topics),
+        "log_dirs": paths,
+    }
+    text = "kbroker %s starts: broker %d of cluster %s, %d topics in %s"
+    logger.info(text, version, broker_id, image.cluster_id, len(image.topics), ", ".join(paths), extra=fields)
 
 
 def _refuse_what_is_not_served(config: BrokerConfig) -> None:
@@ -143,6 +178,8 @@ class _Broker:
         controller: Controller,
         table: PartitionTable,
         flusher: Flusher,
+        vitals: Vitals,
+        began: float,
     ) -> None:
         self._broker_id = broker_id
         self._config = config
@@ -150,11 +187,13 @@ class _Broker:
         self._controller = controller
         self._table = table
         self._flusher = flusher
+        self._vitals = vitals
+        self._began = began
 
     async def run(
         self,
         topics: Sequence[tuple[str, int]],
-        shortened: Sequence[tuple[str, int]],
+        recovered: Sequence[tuple[str, int]],
         on_ready: Callable[[Addresses], None],
         stop: trio.Event,
         interceptor: Interceptor | None,
@@ -165,23 +204,32 @@ class _Broker:
             context.interceptor = interceptor
             if interceptor is not None:
                 interceptor.attach(context)
-            network = Network(Dispatch(context), _limits(config), self._clock)
+            dispatch = Dispatch(context)
+            network = Network(dispatch, _limits(config), self._clock)
+            self._follow_limits(network)
             server = SocketServer(network)
+            vitals = self._vitals
+            vitals.context, vitals.network, vitals.dispatch = context, network, dispatch
             try:
                 listeners = [server.listen(each.name, each.host, each.port) for each in config.endpoints]
                 ports = {listener.name: listener.port for listener in listeners}
                 await self._controller.register(_advertised(config, ports))
-                if shortened:
-                    logger.warning("%d logs were cut at a torn end: new leader epochs", len(shortened))
-                    await self._controller.bump_leader_epochs(shortened)
+                if recovered:
+                    await self._controller.bump_leader_epochs(recovered)
                 await self._create_topics(topics)
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
-                background.start_soon(Maintenance(self._table, self._flusher, config, self._clock).run)
+                background.start_soon(Maintenance(self._table, self._flusher, config, self._clock, context.quotas).run)
+                background.start_soon(LogDirMover(self._table, config, self._clock).run)
+                self._table.moves.resume()
                 background.start_soon(context.groups.run)
                 await background.start(server.run)
+                vitals.state = BrokerState.RUNNING
+                self._tell_ready(listeners)
                 on_ready([address for listener in listeners for address in listener.addresses])
                 await stop.wait()
+                vitals.state = BrokerState.SHUTTING_DOWN
+                logger.info("stopping: connections have %d s to get their answers", GRACE_SECONDS)
                 server.stop_accepting()
                 self._table.answer_waiters()
                 context.groups.stop()
@@ -190,9 +238,16 @@ class _Broker:
                 server.stop_accepting()
                 background.cancel_scope.cancel()
 
+    def _tell_ready(self, listeners: Sequence[Listener]) -> None:
+        seconds = self._clock.monotonic() - self._began
+        names = [f"{each.name}://{_host_port(*address)}" for each in listeners for address in each.addresses]
+        fields = {"listeners": names, "start_seconds": round(seconds, 3)}
+        logger.info("ready after %.2f s on %s", seconds, ", ".join(names), extra=fields)
+
     def _context(self, nursery: trio.Nursery) -> Context:
         randomness = random.Random()
         deadlines = Deadlines()
+        run = AppendRun()
         return Context(
             broker_id=self._broker_id,
             config=self._config,
@@ -205,12 +260,31 @@ class _Broker:
             ),
             authorizer=AllowAll(),
             deadlines=deadlines,
-            append_run=AppendRun(),
-            groups=self._groups(deadlines),
+            append_run=run,
+            groups=self._groups(deadlines, run),
+            quotas=self._quotas(deadlines),
             nursery=nursery,
         )
 
-    def _groups(self, deadlines: Deadlines) -> GroupCoordinator:
+    def _follow_limits(self, network: Network) -> None:
+        """Limits of connections may change while the broker runs."""
+
+        def on_image(image: Image, changes: Sequence[Change]) -> None:
+            if any(isinstance(each, EntityConfigsChanged) for each in changes):
+                network.quotas.set_limits(_limits(self._config))
+                network.quotas.set_address_rates(address_rates(image.entity_configs))
+
+        network.quotas.set_address_rates(address_rates(self._controller.image.entity_configs))
+        self._controller.add_listener(on_image)
+
+    def _quotas(self, deadlines: Deadlines) -> Quotas:
+        quotas = Quotas(self._config, self._clock, deadlines)
+        entities = self._controller.image.entity_configs
+        quotas.on_image(self._controller.image, [EntityConfigsChanged(*each) for each in entities.items()])
+        self._controller.add_listener(quotas.on_image)
+        return quotas
+
+    def _groups(self, deadlines: Deadlines, run: AppendRun) -> GroupCoordinator:
         config = self._config
         controller = self._controller
 
@@ -226,7 +300,9 @@ class _Broker:
             clock=self._clock,
             timers=deadlines,
             new_id=lambda: str(uuid.UUID(bytes=random_uuid(os.urandom))),
+            timeouts=lambda overrides: ConsumerTimeouts(*consumer_timeouts(config, overrides)),
             create_topic=create_topic,
+            flush_at_end=run.flush_at_end,
         )
         groups.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
         controller.add_listener(groups.on_image)
@@ -240,6 +316,10 @@ class _Broker:
                 raise UserError(f"topic {name} cannot be created: {outcome.message}")
 
 
+def _host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _group_config(config: BrokerConfig) -> GroupConfig:
     # On one node nobody gains from waiting for more members: unless it is asked for, the first rebalance comes at once.
     is_delayed = "group.initial.rebalance.delay.ms" in config.texts
@@ -250,16 +330,25 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms if is_delayed else 0,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        consumer_max_size=config.group_consumer_max_size,
+        consumer_assignors=known_assignors(config.group_consumer_assignors),
+        may_upgrade=config.group_consumer_migration_policy.lower() in ("upgrade", "bidirectional"),
+        may_downgrade=config.group_consumer_migration_policy.lower() in ("downgrade", "bidirectional"),
     )
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:
+    overrides = parse_host_counts(config.max_connections_per_ip_overrides)
     return ConnectionLimits(
         max_request_size=config.socket_request_max_bytes,
         queued_max_request_bytes=config.queued_max_request_bytes,
         max_idle_ms=config.connections_max_idle_ms,
         max_connections=config.max_connections,
         max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=overrides if isinstance(overrides, dict) else {},
+        max_connection_rate=config.max_connection_creation_rate,
+        rate_window_count=config.quota_window_num,
+        rate_window_seconds=config.quota_window_size_seconds,
         send_buffer_bytes=config.socket_send_buffer_bytes,
         receive_buffer_bytes=config.socket_receive_buffer_bytes,
     )

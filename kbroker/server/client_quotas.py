@@ -14,7 +14,18 @@ from kbroker.controller.znodes import entity_path, split_entity_path
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 
-__all__ = ["CLIENT_ID", "IP", "USER", "Component", "Entity", "Quota", "find_quotas", "quota_entity", "quota_texts"]
+__all__ = [
+    "CLIENT_ID",
+    "IP",
+    "USER",
+    "Component",
+    "Entity",
+    "Quota",
+    "address_rates",
+    "find_quotas",
+    "quota_entity",
+    "quota_texts",
+]
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -31,7 +42,8 @@ _RATES: Final = {
     "request_percentage": False,
     "controller_mutation_rate": False,
 }
-_IP_RATES: Final = {"connection_creation_rate": True}
+_CONNECTION_RATE: Final = "connection_creation_rate"
+_IP_RATES: Final = {_CONNECTION_RATE: True}
 _MAX_INT: Final = 2**31 - 1
 _MAX_LONG: Final = 2**63 - 1
 
@@ -111,6 +123,15 @@ def find_quotas(
         if matches and (not is_strict or len(quota.entity) == len(components)):
             found.append(quota)
     return found
+
+
+def address_rates(configs: Mapping[str, Mapping[str, str]]) -> dict[str, float]:
+    """How many connections an address may open in a second; under "" what holds for the others."""
+    return {
+        quota.entity[IP] or "": quota.values[_CONNECTION_RATE]
+        for quota in _quotas(configs)
+        if IP in quota.entity and _CONNECTION_RATE in quota.values
+    }
 
 
 def _check_filter(components: Sequence[Component]) -> None:

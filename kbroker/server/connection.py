@@ -11,10 +11,12 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from kbroker.errors import PeerError, StorageFailure
 from kbroker.protocol.framing import FrameReader
+from kbroker.server.deadlines import Deadline, Deadlines
 from kbroker.server.network import Network
 from kbroker.server.request_slot import RequestSlot, ResponsePart
 from kbroker.server.sendfile import SendableSlice, is_in_page_cache
@@ -29,6 +31,8 @@ JOIN_SIZE = 64 * 1024
 # A slice up to here is read and sent in one piece with the bytes before it: 0.6 of sendfile's CPU at 200 KB, the same
 # at 16 KB, and a fetch of many partitions needs one call instead of two for each.
 COPY_SIZE = 256 * 1024
+
+_SILENCE_STEP_SECONDS = 10.0
 
 _ids = itertools.count(1)
 
@@ -55,10 +59,13 @@ class Connection:
     __slots__ = (
         "_charged",
         "_drops_parked",
+        "_end_of_silence",
         "_handle",
         "_is_blocked",
         "_is_finishing",
+        "_is_halted",
         "_is_handled",
+        "_is_muted",
         "_is_reading",
         "_is_reading_ahead",
         "_is_sound",
@@ -71,6 +78,7 @@ class Connection:
         "_send",
         "_send_more",
         "_send_slice",
+        "_silent_until",
         "_slice_sent",
         "_slots",
         "_transport",
@@ -130,6 +138,10 @@ class Connection:
         self._drops_parked = False
         self._is_waiting_for_memory = False
         self._is_reading_ahead = False
+        self._is_muted = False
+        self._is_halted = False  # closed or muted: no further frame is to be handled
+        self._end_of_silence: Deadline | None = None
+        self._silent_until = 0.0
         network.connections.add(self)
 
     def __repr__(self) -> str:
@@ -234,6 +246,32 @@ class Connection:
         self.reader.grant(size)
         self._settle()
 
+    # What quotas call
+
+    def mute(self, seconds: float, deadlines: Deadlines) -> None:
+        """Reads nothing for that long, or longer if it was told so before; what is owed to the peer still leaves."""
+        if self.is_closed:
+            return
+        until = deadlines.now() + seconds
+        self._is_muted = self._is_halted = True
+        if self._end_of_silence is not None:
+            until = max(until, self._silent_until)
+            self._end_of_silence.cancel()
+        self._silent_until = until
+        self._wait_silently(deadlines)
+        self._settle()
+
+    def _wait_silently(self, deadlines: Deadlines) -> None:
+        """In steps: who closes in the middle of a long wait leaves only a step of it behind."""
+        left = self._silent_until - deadlines.now()
+        if left > 0:
+            step = min(left, _SILENCE_STEP_SECONDS)
+            self._end_of_silence = deadlines.add(step, partial(self._wait_silently, deadlines))
+        else:
+            self._end_of_silence = None
+            self._is_muted = self._is_halted = False
+            self._settle()
+
     # Ending
 
     def finish(self, *, drop_parked: bool = False) -> None:
@@ -245,8 +283,10 @@ class Connection:
     def close(self) -> None:
         if self.is_closed:
             return
-        self.is_closed = True
+        self.is_closed = self._is_halted = True
         self._is_reading = self._is_writing = False
+        if self._end_of_silence is not None:
+            self._end_of_silence.cancel()
         network = self._network
         network.connections.discard(self)
         self._watcher.forget(self)
@@ -323,8 +363,11 @@ class Connection:
                 slots.append(slot)
                 handle(self, frame, slot)
                 handled += 1
-                if self.is_closed:
-                    return False
+                if self._is_halted:
+                    if self.is_closed:
+                        return False
+                    self.reader.give_back(frames[handled:])
+                    return True
         except PeerError as error:
             network.report_broken_peer(self, str(error))
             return False
@@ -472,6 +515,7 @@ class Connection:
         reading = (
             not self._is_finishing
             and not self._is_waiting_for_memory
+            and not self._is_muted
             and len(self._slots) + len(self._out) < limits.max_in_flight
             and unsent <= limits.max_unsent_bytes
             and not (unsent and network.budget.is_exhausted())

@@ -17,6 +17,7 @@ from kbroker.server.deadlines import Deadlines
 from kbroker.server.fetch_session import FetchSessions
 from kbroker.server.interceptor import Interceptor
 from kbroker.server.producer_ids import ProducerIds
+from kbroker.server.quotas import Quotas
 
 __all__ = ["Context"]
 
@@ -34,5 +35,6 @@ class Context:
     deadlines: Deadlines
     append_run: AppendRun
     groups: GroupCoordinator
+    quotas: Quotas
     nursery: trio.Nursery
     interceptor: Interceptor | None = None

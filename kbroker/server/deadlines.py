@@ -43,6 +43,9 @@ class Deadlines:
             self._scope.deadline = at
         return deadline
 
+    def now(self) -> float:
+        return trio.current_time()
+
     async def run(self) -> None:
         """Calls what is due, for ever."""
         while True:

@@ -40,7 +40,11 @@ class Dispatch:
         self._run = context.append_run
         self._routes: dict[tuple[int, int], Route] = {}
         self._served: dict[int, Api] = {each.key: each for each in APIS if each.serves is not None}
+        self._quotas = context.quotas
+        self._quotas.on_switch = self._routes.clear
         self.bugs = 0
+        self.counts: dict[tuple[str, int], list[int]] = {}
+        """Requests by API and version; each list holds the one number that its route counts up."""
 
     def handle(self, connection: Connection, frame: memoryview, slot: RequestSlot) -> None:
         try:
@@ -50,6 +54,7 @@ class Dispatch:
         route = self._routes.get(prefix)
         if route is None:
             route = self._make_route(*prefix)
+        route.tally[0] += 1
         header, position = route.decode_header(frame)
         request = Request(route, header.correlation_id, header.client_id, None, slot)
         request.body, _ = route.decode(frame, position)
@@ -70,8 +75,9 @@ class Dispatch:
 
     def end_run(self) -> None:
         """All frames that had arrived on a connection are handled; its receive buffer still stands."""
-        if self._run.produces:
-            self._run.end()
+        run = self._run
+        if run.produces or run.flushes:
+            run.end()
 
     async def _finish(self, request: Request, answering: Awaitable[Any]) -> None:
         try:
@@ -80,6 +86,7 @@ class Dispatch:
                 request.reply(response)
         except Exception as error:
             self._fail(request, error)
+        self.end_run()
 
     def _fail(self, request: Request, error: Exception) -> None:
         """Answer in the shape of the API; where that fails too, closing is all that is left."""
@@ -124,6 +131,7 @@ class Dispatch:
                 holds_slices=False,
                 handler=self._intercepted(api, module.handle_unknown_version),
                 fail=self._fail,
+                tally=self.counts.setdefault((api.name, 0), [0]),
             )
         module = import_module(f"kbroker.server.handlers.{api.module_name}")
         route = Route(
@@ -136,7 +144,10 @@ class Dispatch:
             holds_slices=key == _FETCH,
             handler=self._intercepted(api, module.handle),
             fail=self._fail,
+            tally=self.counts.setdefault((api.name, version), [0]),
         )
+        if self._quotas.is_on and not api.between_brokers:
+            route = self._quotas.metered(route)
         self._routes[key, version] = route
         return route
 

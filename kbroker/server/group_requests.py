@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.coordinator.ticket import Ticket
 from kbroker.errors import Refusal
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.request import Request
 
-__all__ = ["allows_group", "answer_after", "find_shard", "group_ticket"]
+__all__ = ["allows_group", "answer_after", "find_shard", "group_operations", "group_ticket"]
+
+_OF_GROUPS: Final = (
+    Operation.READ,
+    Operation.DESCRIBE,
+    Operation.DELETE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
 
 
 def group_ticket(request: Request, refuse: Callable[[Request, int, str | None], Any]) -> Ticket:
@@ -37,6 +45,11 @@ def allows_group(context: Context, request: Request, operation: Operation, group
     return authorizer.allows_all or authorizer.allows(
         request.principal, request.client_host, operation, ResourceType.GROUP, group_id
     )
+
+
+def group_operations(context: Context, request: Request, group_id: str) -> int:
+    """What the client may do with a group, as a set of bits (KIP-430)."""
+    return sum(1 << each for each in _OF_GROUPS if allows_group(context, request, each, group_id))
 
 
 def find_shard(context: Context, request: Request, operation: Operation, group_id: str) -> ShardDriver:

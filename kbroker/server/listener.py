@@ -43,7 +43,8 @@ class Listener:
 
     def on_acceptable(self, sock: socket.socket, watcher: Watcher, opened: Callable[[Connection], None]) -> bool:
         for _ in range(_ACCEPTS_PER_TURN):
-            if self._network.quotas.is_full():
+            if self._network.quotas.must_wait(self._network.clock.monotonic()):
+                self._network.report_if_full()
                 return False
             try:
                 accepted, address = sock.accept()
@@ -71,7 +72,11 @@ class Listener:
     ) -> None:
         host = address[0].removeprefix("::ffff:")  # an IPv4 client of a socket for both
         limits, quotas = self._network.limits, self._network.quotas
-        if quotas.admit(host) is not Admission.ADMITTED:
+        admission = quotas.admit(host, self._network.clock.monotonic())
+        if admission is Admission.TOO_FAST_FROM_ADDRESS:
+            self._network.close_later(accepted)
+            return
+        if admission is not Admission.ADMITTED:
             self._network.report(f"refused a connection from {host} on {self.name}: it has too many")
             accepted.close()
             return

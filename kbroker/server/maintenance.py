@@ -1,4 +1,5 @@
-"""What has to be done now and then: retention, flushes by time, checkpoints, expired producers, deleted files.
+"""What has to be done now and then: retention, flushes by time, checkpoints, expired producers, deleted files; and
+quotas forget who is idle.
 
 Work over many partitions is cut into slices of about 2 ms, so that requests wait for none of it.
 """
@@ -17,6 +18,7 @@ from kbroker.log.log_config import UNLIMITED
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
+from kbroker.server.quotas import Quotas
 
 __all__ = ["Maintenance"]
 
@@ -27,7 +29,10 @@ _SLICE_SECONDS = 0.002
 
 
 class Maintenance:
-    def __init__(self, table: PartitionTable, flusher: Flusher, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self, table: PartitionTable, flusher: Flusher, config: BrokerConfig, clock: Clock, quotas: Quotas
+    ) -> None:
+        self._quotas = quotas
         self._table = table
         self._flusher = flusher
         self._config = config
@@ -49,6 +54,7 @@ class Maintenance:
             dirty = list(self._table.dirty)
             await self._sliced(dirty, self._flush_if_due)
             self._table.open_missing()
+            self._quotas.forget_idle()
             await self._purge_deleted()
 
     async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
@@ -91,8 +97,7 @@ class Maintenance:
             partition.log.producers.expire(self._clock.now_ms(), self._config.producer_id_expiration_ms)
 
     async def _checkpoint(self) -> None:
-        for directory in self._table.directories:
-            await trio.to_thread.run_sync(directory.write_checkpoints, directory.take_checkpoints())
+        await self._table.checkpoint()
 
     async def _sliced(self, partitions: Iterable[Partition], work: Callable[[Partition], None]) -> None:
         began = self._clock.monotonic()

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 # Lines about broken peers between two sweeps: a port scanner must not fill the disk with our log.
 _REPORTS_PER_SWEEP = 10
+_FULL_REPORT_SECONDS = 60.0
 _MOST_REFUSED = 1000  # connections that nobody serves, and that are only there to be waited for
 
 
@@ -43,6 +44,7 @@ class FrameHandler(Protocol):
 
 class Network:
     __slots__ = (
+        "_full_until",
         "_handled",
         "_is_round_open",
         "_refused",
@@ -79,6 +81,7 @@ class Network:
         self._refused: list[socket.socket] = []
         self._reports_left = _REPORTS_PER_SWEEP
         self._reports_suppressed = 0
+        self._full_until = self.now
 
     @contextmanager
     def joined_sends(self) -> Iterator[None]:
@@ -165,6 +168,13 @@ class Network:
             logger.info(line)
         else:
             self._reports_suppressed += 1
+
+    def report_if_full(self) -> None:
+        """Clients wait to be accepted: told once a minute, however many try."""
+        if self.quotas.count >= self.limits.max_connections and self.now >= self._full_until:
+            self._full_until = self.now + _FULL_REPORT_SECONDS
+            fields = {"max_connections": self.limits.max_connections}
+            logger.warning("max.connections is reached: new connections wait until others end", extra=fields)
 
     def call(self, connection: Connection, method: Callable[[], None]) -> None:
         """Call a method of this connection; a bug that shows there ends this connection and no other."""

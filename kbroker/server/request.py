@@ -12,11 +12,14 @@ from kbroker.server.request_slot import RequestSlot
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
+    from kbroker.server.quotas import Quotas, Usage
 
 __all__ = ["Handler", "Request", "Route"]
 
 _PLAIN_HEADER = struct.Struct(">ii").pack
 _FLEXIBLE_HEADER = struct.Struct(">iix").pack  # the pad byte is an empty tag section
+
+COPY_SIZE = 16 * 1024  # up to here one piece costs less than two
 
 Handler = Callable[["Context", "Request"], Any | Awaitable[Any]]
 
@@ -33,12 +36,16 @@ class Route(NamedTuple):
     holds_slices: bool  # the response may hold ranges of files, which cannot be joined with the bytes around them
     handler: Handler
     fail: Callable[[Request, Exception], None]
+    tally: list[int]  # of one number: how many requests have come
+    quotas: Quotas | None = None  # None while no client has a quota
 
 
 class Request:
     """`body` is the decoded message; its records are views that end with the handler's call."""
 
-    __slots__ = ("body", "client_id", "correlation_id", "route", "slot")
+    __slots__ = ("body", "client_id", "correlation_id", "route", "slot", "usage")
+
+    usage: Usage  # only where the route has quotas
 
     def __init__(self, route: Route, correlation_id: int, client_id: str | None, body: Any, slot: RequestSlot) -> None:
         self.route = route
@@ -67,14 +74,30 @@ class Request:
     def reply(self, response: Any) -> None:
         """Encode the response and complete the slot. Slices of files in it go out as they are."""
         route = self.route
-        parts: list[Any] = [b""]
-        route.encode(response, parts)
-        size = sum(map(len, parts))
-        if route.has_flexible_header:
-            parts[0] = _FLEXIBLE_HEADER(size + 5, self.correlation_id)
+        if route.quotas is not None:
+            route.quotas.settle(self, response)
+        if route.holds_slices:
+            parts: list[Any] = []
+            route.encode(response, parts)
+            self.slot.complete((self._header(sum(map(len, parts))), *parts))
         else:
-            parts[0] = _PLAIN_HEADER(size + 4, self.correlation_id)
-        self.slot.complete(parts if route.holds_slices else (b"".join(parts),))
+            self.reply_encoded(self.encode(response))
+
+    def encode(self, response: Any) -> bytes:
+        """The response without its header, in the version of the request: to be kept for others like it."""
+        parts: list[Any] = []
+        self.route.encode(response, parts)
+        return b"".join(parts)
+
+    def reply_encoded(self, body: bytes) -> None:
+        """With what `encode` made. It passes by quotas: while the route has some, an answer says so itself."""
+        header = self._header(len(body))
+        self.slot.complete((header + body,) if len(body) < COPY_SIZE else (header, body))
+
+    def _header(self, size: int) -> bytes:
+        if self.route.has_flexible_header:
+            return _FLEXIBLE_HEADER(size + 5, self.correlation_id)
+        return _PLAIN_HEADER(size + 4, self.correlation_id)
 
     def fail(self, error: Exception) -> None:
         """What went wrong after the handler had returned, as if it had gone wrong in it."""
@@ -82,4 +105,6 @@ class Request:
 
     def reply_nothing(self) -> None:
         """acks=0: the client does not wait for an answer."""
+        if self.route.quotas is not None:
+            self.route.quotas.settle(self, None)
         self.slot.complete(())

@@ -88,6 +88,7 @@ class SocketServer:
             self.network.sweep()
 
     def _close_all(self) -> None:
+        self.network.close_refused()
         for connection in list(self.network.connections):
             connection.close()
         for listener in self.listeners:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -50,8 +50,12 @@ class ChildBroker:
             return await self.process.wait()
 
 
-async def spawn(data_dir: Path, *arguments: str) -> ChildBroker:
-    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
+async def spawn(data_dir: Path, *arguments: str, more_dirs: Sequence[Path] = ()) -> ChildBroker:
+    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0"]
+    if more_dirs:
+        command += ["--set", f"log.dirs={','.join(map(str, (data_dir, *more_dirs)))}"]
+    else:
+        command += ["--data-dir", str(data_dir)]
     root = Path(__file__).parents[2]
     data_dir.parent.mkdir(parents=True, exist_ok=True)
     errors = data_dir.with_name(data_dir.name + ".stderr")
@@ -66,9 +70,9 @@ async def spawn(data_dir: Path, *arguments: str) -> ChildBroker:
 
 
 @asynccontextmanager
-async def child_broker(data_dir: Path, *arguments: str) -> AsyncIterator[ChildBroker]:
+async def child_broker(data_dir: Path, *arguments: str, more_dirs: Sequence[Path] = ()) -> AsyncIterator[ChildBroker]:
     """Ready on entering; gone on leaving, however it went."""
-    child = await spawn(data_dir, *arguments)
+    child = await spawn(data_dir, *arguments, more_dirs=more_dirs)
     try:
         await child.wait_ready()
         yield child

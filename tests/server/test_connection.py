@@ -10,12 +10,14 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from kbroker.errors import StorageFailure
 from kbroker.server.connection import FRAMES_PER_TURN, SEND_PER_TURN, Connection
 from kbroker.server.connection_limits import ConnectionLimits
+from kbroker.server.deadlines import Deadline, Deadlines
 from kbroker.server.network import Network
 from kbroker.server.request_slot import RequestSlot
 from kbroker.server.sendfile import SendableSlice
@@ -823,3 +825,81 @@ def test_garbage_closes(make_bench: Callable[..., Bench], garbage: bytes) -> Non
     assert connection.is_closed
     assert is_ended(peer)
     assert bench.handler.handled == 0
+
+
+class HandDeadlines:
+    """Time goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.due: list[tuple[float, Deadline]] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def add(self, seconds: float, callback: Callable[[], None]) -> Deadline:
+        deadline = Deadline(callback)
+        self.due.append((self.time + seconds, deadline))
+        return deadline
+
+    def pass_by(self, seconds: float) -> None:
+        end = self.time + seconds
+        while (due := [each for each in self.due if each[0] <= end]) and (first := min(due, key=lambda each: each[0])):
+            self.due.remove(first)
+            self.time = first[0]
+            if first[1].callback is not None:
+                first[1].callback()
+        self.time = end
+
+
+def test_a_muted_connection_sends_what_it_owes_and_is_read_again_when_its_time_is_over(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench, deadlines = make_bench(), HandDeadlines()
+    connection, client = bench.connect()
+    bench.handler.on_frame = lambda _: connection.mute(25.0, cast(Deadlines, deadlines))
+    client.sendall(frame(b"eone") + frame(b"etwo"))
+    bench.turn()
+    assert split(receive(client)) == [b"eone"]
+    assert bench.watcher.reading[connection] is False
+    deadlines.pass_by(24.9)
+    bench.turn()
+    assert bench.watcher.reading[connection] is False
+    bench.handler.on_frame = lambda _: None
+    deadlines.pass_by(0.2)
+    assert bench.watcher.reading[connection] is True
+    while bench.turn():
+        pass
+    assert split(receive(client)) == [b"etwo"]
+    assert deadlines.due == []
+
+
+def test_the_longest_of_several_waits_counts(make_bench: Callable[..., Bench]) -> None:
+    bench, deadlines = make_bench(), HandDeadlines()
+    connection, _client = bench.connect()
+    for seconds in (3.0, 30.0, 1.0):
+        connection.mute(seconds, cast(Deadlines, deadlines))
+    deadlines.pass_by(29.0)
+    assert bench.watcher.reading[connection] is False
+    deadlines.pass_by(2.0)
+    assert bench.watcher.reading[connection] is True
+
+
+def test_a_muted_connection_that_closes_leaves_nothing_behind(make_bench: Callable[..., Bench]) -> None:
+    bench, deadlines = make_bench(), HandDeadlines()
+    connection, _client = bench.connect()
+    connection.mute(1e9, cast(Deadlines, deadlines))
+    connection.close()
+    assert all(deadline.callback is None for _, deadline in deadlines.due)
+    deadlines.pass_by(10.0)
+    assert deadlines.due == []
+    connection.mute(1.0, cast(Deadlines, deadlines))
+    assert deadlines.due == []
+
+
+def test_a_muted_connection_that_is_to_finish_does(make_bench: Callable[..., Bench]) -> None:
+    bench, deadlines = make_bench(), HandDeadlines()
+    connection, _client = bench.connect()
+    connection.mute(1e9, cast(Deadlines, deadlines))
+    connection.finish()
+    assert connection.is_closed

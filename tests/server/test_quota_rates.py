@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.server.quota_rates import CONSUME, PRODUCE, QuotaRates, RateWindow
+from kbroker.server.quota_rates import CONSUME, MUTATION, PRODUCE, QuotaRates, RateWindow
 
 
 def rates(quotas: dict[str, dict[str, str]]) -> QuotaRates:
@@ -119,3 +119,43 @@ def test_idle_windows_are_forgotten() -> None:
     assert len(made._windows) == 1
     made.forget_idle(60)
     assert made._windows == {}
+
+
+def test_a_single_window_counts_as_a_moment_at_least() -> None:
+    window = RateWindow(1, 1)
+    window.record(5, 0)
+    assert window.excess_ms(1, 0) > 0
+
+
+def test_a_client_without_a_name_has_only_its_users_quota() -> None:
+    made = rates({"clients/<default>": of(1), "users/alice/clients/<default>": of(1), "users/bob": of(1)})
+    assert made.charge(PRODUCE, "alice", "", 100_000, 0) == 0
+    assert made.charge(PRODUCE, "bob", "", 100_000, 0) > 0
+
+
+def test_changes_of_topics_may_come_in_a_burst_and_a_debt_is_waited_for() -> None:
+    made = rates({"clients/app": {MUTATION: "2"}})
+
+    def strict(count: int, now: float) -> int:
+        return made.charge_mutations("alice", "app", count, now, is_strict=True)
+
+    assert strict(22, 0) == 0
+    assert strict(4, 0) == 0  # the bucket is empty, and nobody owes anything yet
+    assert strict(1, 0) == 2000
+    assert strict(1, 1) == 1000  # refused: it costs nothing
+    assert strict(1, 2) == 0
+    assert made.charge_mutations("alice", "app", 3, 2, is_strict=False) == 2000
+    assert made.charge_mutations("alice", "web", 10**6, 2, is_strict=False) == 0
+    made.forget_idle(3)
+    assert strict(1, 3) == 1000
+    made.forget_idle(60)
+    assert made._buckets == {}
+
+
+def test_what_was_not_sent_is_not_charged() -> None:
+    made = rates({"clients/app": {CONSUME: "100"}})
+    assert made.burst(CONSUME, "alice", "app") == 1000
+    assert made.burst(CONSUME, "alice", "web") is None
+    assert made.charge(CONSUME, "alice", "app", 2000, 0) > 0
+    made.charge(CONSUME, "alice", "app", -2000, 0)
+    assert made.charge(CONSUME, "alice", "app", 900, 0) == 0

@@ -1,8 +1,9 @@
 """ApiVersions (18), v0-4: which APIs and versions are served, from the registry; nothing else is advertised.
 
 A version that is not known here is answered in the shape of v0, with this API's own range (KIP-511). v3 names the
-client's software, which is checked as Kafka does. Features: none supported, none finalized. The list is the same for
-everybody, so its bytes are kept.
+client's software, which is checked as Kafka does, and features: `group.version` 1 says that consumer groups (KIP-848)
+are on. Before v4 a range of features may not begin at 0, so it is left out there. The list is the same for everybody,
+so its bytes are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import api_versions as messages
 from kbroker.protocol.registry import APIS, Api, api
-from kbroker.server.encoded_response import encode_body, reply_encoded
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["handle", "handle_unknown_version"]
 
 _API_VERSIONS = 18
+_GROUP_VERSION = "group.version"
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 _bodies: dict[int, bytes] = {}  # by version; what is served does not change while a process runs
@@ -33,16 +34,29 @@ def handle(context: Context, request: Request) -> Any:
         body = request.body
         if not (_SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)):
             return messages.RESPONSE(error_code=ErrorCode.INVALID_REQUEST)
+    if request.route.quotas is not None:
+        return _response(version)  # how long to wait is nobody else's
     encoded = _bodies.get(version)
     if encoded is None:
-        encoded = _bodies[version] = encode_body(request, messages.RESPONSE(api_keys=_served()))
-    reply_encoded(request, encoded)
+        encoded = _bodies[version] = request.encode(_response(version))
+    request.reply_encoded(encoded)
     return None
 
 
 def handle_unknown_version(context: Context, request: Request) -> Any:
     """Dispatch calls this in the place of `handle`, and encodes the answer as v0."""
     return messages.RESPONSE(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(api(_API_VERSIONS))])
+
+
+def _response(version: int) -> Any:
+    supported = messages.SupportedFeatureKey(name=_GROUP_VERSION, min_version=0, max_version=1)
+    finalized = messages.FinalizedFeatureKey(name=_GROUP_VERSION, min_version_level=1, max_version_level=1)
+    return messages.RESPONSE(
+        api_keys=_served(),
+        supported_features=[supported] if version >= 4 else [],
+        finalized_features=[finalized],
+        finalized_features_epoch=0,
+    )
 
 
 def _served() -> list[Any]:

@@ -6,6 +6,7 @@ The count is that of all partitions, old and new. A topic that a request holds t
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from kbroker.server.request import Request
 
 __all__ = ["handle", "refuse"]
+
+THROTTLING_SINCE: Final = 3
 
 _UNAUTHORIZED: Final = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
 _DUPLICATE: Final = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -46,10 +49,16 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 async def _create(context: Context, request: Request, each: Any) -> Refusal | None:
     assignment = None if each.assignments is None else [assigned.broker_ids for assigned in each.assignments]
+    create = partial(context.controller.create_partitions, each.name, each.count, assignment)
     try:
-        await context.controller.create_partitions(
-            each.name, each.count, assignment, validate_only=request.body.validate_only
-        )
+        if request.route.quotas is not None:
+            grown = await create(validate_only=True)
+            count = len(grown.partitions) - len(context.controller.image.topics[each.name].partitions)
+            is_strict = request.version >= THROTTLING_SINCE
+            throttled = request.route.quotas.mutation_refusal(request, count, is_strict=is_strict)
+            if throttled is not None:
+                return throttled
+        await create(validate_only=request.body.validate_only)
     except Refusal as refusal:
         return refusal
     return None

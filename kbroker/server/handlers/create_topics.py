@@ -7,6 +7,7 @@ came out, if the client may see configs. v7: the topic's id. A name that a reque
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.config import describe_topic_configs
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["handle", "refuse"]
 
 CONFIGS_SINCE: Final = 5
+THROTTLING_SINCE: Final = 6
 
 # The topic in which a KRaft cluster keeps its metadata. There is none here, but nobody shall believe there were.
 _CLUSTER_METADATA: Final = "__cluster_metadata"
@@ -47,6 +49,10 @@ async def handle(context: Context, request: Request) -> Any:
             wishes.append(_wish(each))
         else:
             results[name] = _refused(name, problem)
+    if wishes and request.route.quotas is not None:
+        throttled = await _throttled(context, request, wishes)
+        results.update((name, _refused(name, refusal)) for name, refusal in throttled.items())
+        wishes = [wish for wish in wishes if wish.name not in throttled]
     outcomes = await context.controller.create_topics(wishes, validate_only=body.validate_only) if wishes else []
     for wish, outcome in zip(wishes, outcomes, strict=True):
         if isinstance(outcome, Refusal):
@@ -60,6 +66,20 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     refusal = Refusal(code, message)
     names = dict.fromkeys(each.name for each in request.body.topics)
     return messages.RESPONSE(topics=[_refused(name, refusal) for name in names])
+
+
+async def _throttled(context: Context, request: Request, wishes: Sequence[NewTopic]) -> dict[str, Refusal]:
+    """Those that must not be created now. What could not be created at all costs nothing."""
+    quotas = request.route.quotas
+    assert quotas is not None
+    is_strict = request.version >= THROTTLING_SINCE
+    refusals = {}
+    for outcome in await context.controller.create_topics(wishes, validate_only=True):
+        if isinstance(outcome, Topic):
+            refusal = quotas.mutation_refusal(request, len(outcome.partitions), is_strict=is_strict)
+            if refusal is not None:
+                refusals[outcome.name] = refusal
+    return refusals
 
 
 def _problem(each: Any, count: int) -> Refusal | None:

@@ -1,11 +1,13 @@
 """DescribeLogDirs (35), v0-4: the data directories, and how large the logs in them are.
 
 Null asks for every partition. v3: an error for all of it; v4: how large each file system is, and how much is free.
+A partition on its way to another directory is told from both, as a future one where it goes to.
 A log that nobody has used since the start is measured by its files, in a thread, and stays unread.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
@@ -43,20 +45,34 @@ async def handle(context: Context, request: Request) -> Any:
 
 
 async def _result(context: Context, directory: DataDirectory, wanted: Collection[Key] | None) -> Any:
+    path = _absolute(directory)
     if context.partitions.gates[directory.path].is_offline:
-        return messages.DescribeLogDirsResult(log_dir=directory.path, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+        return messages.DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     sizes = await _sizes(directory, [key for key in directory.logs if wanted is None or key in wanted])
+    futures = [each for each in context.partitions.moves.futures_in(directory) if wanted is None or each[:2] in wanted]
     total, usable = await trio.to_thread.run_sync(_space, directory.path)
     topics: dict[str, list[Any]] = {}
     for (topic, index), size in sizes.items():
         partition = messages.DescribeLogDirsPartition(partition_index=index, partition_size=size)
         topics.setdefault(topic, []).append(partition)
+    for future in futures:
+        partition = messages.DescribeLogDirsPartition(
+            partition_index=future.partition,
+            partition_size=future.size_bytes,
+            offset_lag=future.offset_lag,
+            is_future_key=True,
+        )
+        topics.setdefault(future.topic, []).append(partition)
     return messages.DescribeLogDirsResult(
-        log_dir=directory.path,
+        log_dir=path,
         topics=[messages.DescribeLogDirsTopic(name=name, partitions=each) for name, each in topics.items()],
         total_bytes=total,
         usable_bytes=usable,
     )
+
+
+def _absolute(directory: DataDirectory) -> str:
+    return os.path.abspath(directory.path)
 
 
 async def _sizes(directory: DataDirectory, keys: list[Key]) -> dict[Key, int]:

@@ -30,6 +30,7 @@ __all__ = ["handle"]
 READ_COMMITTED = 1
 DEBUG_REPLICA = -2
 ZSTD_SINCE = 10
+_OVERHEAD = 60  # about what a partition weighs in the answer, beside its records
 
 _PartitionData = messages.PartitionData.value
 _TopicResponse = messages.FetchableTopicResponse.value
@@ -140,6 +141,10 @@ class _Fetch:
         request = self.request
         body = request.body
         room = min(body.max_bytes, self.context.config.fetch_max_bytes)
+        quotas = request.route.quotas
+        if quotas is not None and (limit := quotas.fetch_limit(request)) is not None:
+            room = min(room, int(limit))
+            body.min_bytes = min(body.min_bytes, room)
         self.answers, self.size, self.partitions = [], 0, []
         is_final = False
         try:
@@ -155,6 +160,9 @@ class _Fetch:
 
     def response(self) -> Any:
         session = self.session
+        quotas = self.request.route.quotas
+        if quotas is not None and not quotas.may_fetch(self.request, self.size + _OVERHEAD * len(self.answers)):
+            return self._throttled()
         answers: Iterable[tuple[FetchTarget, Any]] = self.answers
         if session is not None:
             news = [(target, answer, target.has_news(answer)) for target, answer in self.answers]
@@ -165,8 +173,22 @@ class _Fetch:
                 answers = [(target, answer) for target, answer, is_news in news if is_news]
         return _Response(session_id=session.id if session is not None else 0, responses=self._by_topic(answers))
 
+    def _throttled(self) -> Any:
+        """No records, as if nothing had been asked for; a session that would begin with this answer does not."""
+        if self.size:
+            self._uncount()
+        self._release()
+        session = self.session
+        if session is None or not self.is_incremental:
+            if session is not None:
+                self.context.fetch_sessions.end(session.id)
+            return _Response()
+        return _Response(session_id=session.id)
+
     def park(self) -> None:
         """Wait until `min_bytes` are visible. What was read is let go: it is read again then, and cheaply."""
+        if self.size:
+            self._uncount()
         self._release()
         self.missing = self.request.body.min_bytes - self.size
         for partition in self.partitions:
@@ -201,6 +223,14 @@ class _Fetch:
         for _, answer in self.answers:
             if isinstance(answer.records, FileSlice):
                 answer.records.release()
+
+    def _uncount(self) -> None:
+        """What is read again later is counted then."""
+        table = self.context.partitions
+        for target, answer in self.answers:
+            name = target.topic if isinstance(target.topic, str) else table.topic_name(target.topic)
+            if answer.records and name is not None and (partition := table.get(name, target.index)) is not None:
+                partition.fetched_bytes -= len(answer.records)
 
     def _by_topic(self, answers: Iterable[tuple[FetchTarget, Any]]) -> list[Any]:
         topics: list[Any] = []
@@ -289,6 +319,7 @@ class _Fetch:
                 for each in log.aborted_transactions(offset, bound)
             ]
         answer.records = slice_ if request.version >= 4 else self._converted(slice_, offset, answer)
+        partition.fetched_bytes += len(answer.records)
         return answer
 
     def _converted(self, slice_: FileSlice, offset: int, answer: Any) -> bytes:

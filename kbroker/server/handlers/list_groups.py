@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kbroker.protocol.messages import list_groups as messages
 from kbroker.server.authorization import Operation
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from kbroker.server.request import Request
 
 __all__ = ["handle"]
-
-CLASSIC: Final = "classic"
 
 _Listed = messages.ListedGroup.value
 
@@ -29,12 +27,12 @@ def handle(context: Context, request: Request) -> Any:
             group_id=each.group_id,
             protocol_type=each.protocol_type,
             group_state=each.state.value,
-            group_type=CLASSIC,
+            group_type=each.type,
         )
         for driver in context.groups.loaded()
         for each in driver.shard.list_groups()
         if (not states or each.state.value.lower() in states)
-        and (not types or CLASSIC in types)
+        and (not types or each.type in types)
         and (may_see_all or allows_group(context, request, Operation.DESCRIBE, each.group_id))
     ]
     return messages.RESPONSE(groups=groups)

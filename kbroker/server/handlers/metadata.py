@@ -19,7 +19,6 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import metadata as messages
 from kbroker.server.authorization import Operation
 from kbroker.server.authorized_operations import cluster_operations, topic_operations
-from kbroker.server.encoded_response import encode_body, reply_encoded
 from kbroker.server.internal_topics import new_topic
 from kbroker.server.permissions import allows_cluster, allows_topic
 
@@ -73,7 +72,8 @@ def _check(request: Request, topics: Iterable[Any]) -> None:
 
 def _everything(context: Context, request: Request) -> Any:
     body = request.body
-    is_shared = context.authorizer.allows_all and not (
+    # How long to wait is each client's own.
+    is_shared = (context.authorizer.allows_all and request.route.quotas is None) and not (
         body.include_topic_authorized_operations or body.include_cluster_authorized_operations
     )
     image = context.controller.image
@@ -90,9 +90,9 @@ def _everything(context: Context, request: Request) -> Any:
     encoded = bodies.get(key)
     if encoded is None:
         topics = list(image.topics.values())
-        encoded = encode_body(request, _response(context, request, _describe(context, request, topics)))
+        encoded = request.encode(_response(context, request, _describe(context, request, topics)))
         bodies[key] = encoded
-    reply_encoded(request, encoded)
+    request.reply_encoded(encoded)
     return None
 
 

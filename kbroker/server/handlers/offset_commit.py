@@ -1,4 +1,4 @@
-"""OffsetCommit (8), v0-9: how far a group has come. Written with the other commits of this turn of the loop.
+"""OffsetCommit (8), v0-9: how far a group has come. Written with the other commits of the run.
 
 v1: a time of commit for each partition. v2 to v4: a retention of their own. v9: GROUP_ID_NOT_FOUND for a member of a
 group that is not there, ILLEGAL_GENERATION before.

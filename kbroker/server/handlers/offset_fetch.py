@@ -1,7 +1,8 @@
 """OffsetFetch (9), v0-9: what groups have committed. Nothing committed is offset -1, not an error.
 
 v0, v1: an error of the group stands at every partition. v2: at the top, and no topics means all. v8: many groups, each
-with its own error. Transactional commits do not exist yet, so every offset is stable.
+with its own error. v9: a member of a consumer group says its epoch. Transactional commits do not exist yet, so every
+offset is stable.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 def _group(context: Context, request: Request, asked: Any, drivers: dict[ShardDriver, None]) -> Any:
     try:
         driver = find_shard(context, request, Operation.DESCRIBE, asked.group_id)
+        driver.shard.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
     except Refusal as refusal:
         return _Group(group_id=asked.group_id, error_code=refusal.code)
     drivers[driver] = None

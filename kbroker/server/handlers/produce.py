@@ -17,9 +17,8 @@ from kbroker.server.authorization import Operation, ResourceType
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import AppendResult
-    from kbroker.replication.partition import Partition
+    from kbroker.server.append_run import Staged
     from kbroker.server.context import Context
-    from kbroker.server.deadlines import Deadline
     from kbroker.server.request import Request
 
 __all__ = ["handle", "refuse"]
@@ -50,7 +49,7 @@ def handle(context: Context, request: Request) -> None:
     table = context.partitions
     run = context.append_run
     now_ms = context.clock.now_ms()
-    staged: list[tuple[Partition, int, Any]] = []
+    staged: Staged = []
     topics = []
     for topic in body.topic_data:
         name: str | None = table.topic_name(topic.topic_id) if by_id else topic.name
@@ -88,7 +87,7 @@ def handle(context: Context, request: Request) -> None:
             staged.append((partition, last_offset, answer))
             run.partitions.append(partition)
         topics.append(_new_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
-    run.produces.append(_Produce(context, request, _new_response(responses=topics), staged))
+    run.produces.append((_on_written, context, request, _new_response(responses=topics), staged))
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -137,54 +136,44 @@ def _refused(index: int, result: AppendResult) -> Any:
     )
 
 
-class _Produce:
-    """A request whose batches are staged; answered when they are written and, unless acks is 0, committed."""
+def _on_written(context: Context, request: Request, response: Any, staged: Staged) -> None:
+    waiting = []
+    for each in staged:
+        partition, last_offset, answer = each
+        if not partition.is_committed(last_offset):
+            if partition.holds(last_offset):
+                waiting.append(each)
+            else:
+                _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
+    if request.body.acks == NO_ACKS:
+        _end_without_answer(request, response)
+    elif waiting:
+        _Parked(context, request, response, waiting)
+    else:
+        request.reply(response)
 
-    __slots__ = ("_context", "_deadline", "_left", "_request", "_response", "_staged")
 
-    def __init__(
-        self, context: Context, request: Request, response: Any, staged: list[tuple[Partition, int, Any]]
-    ) -> None:
-        self._context = context
+def _end_without_answer(request: Request, response: Any) -> None:
+    """A client that wants no answers learns of an error by losing its connection, and then asks who leads."""
+    request.reply_nothing()
+    if any(answer.error_code for topic in response.responses for answer in topic.partition_responses):
+        request.slot.connection.finish()
+
+
+class _Parked:
+    """A request whose batches are written but not committed yet."""
+
+    __slots__ = ("_deadline", "_left", "_request", "_response", "_staged")
+
+    def __init__(self, context: Context, request: Request, response: Any, staged: Staged) -> None:
         self._request = request
         self._response = response
         self._staged = staged
-        self._left = 0
-        self._deadline: Deadline | None = None
-
-    def on_written(self) -> None:
-        waiting = []
-        for staged in self._staged:
-            partition, last_offset, answer = staged
-            if not partition.is_committed(last_offset):
-                if partition.holds(last_offset):
-                    waiting.append(staged)
-                else:
-                    _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
-        request = self._request
-        if request.body.acks == NO_ACKS:
-            self._end_without_answer()
-        elif waiting:
-            self._park(waiting)
-        else:
-            request.reply(self._response)
-
-    def fail(self, error: Exception) -> None:
-        self._request.fail(error)
-
-    def _end_without_answer(self) -> None:
-        """A client that wants no answers learns of an error by losing its connection, and then asks who leads."""
-        self._request.reply_nothing()
-        if any(answer.error_code for topic in self._response.responses for answer in topic.partition_responses):
-            self._request.slot.connection.finish()
-
-    def _park(self, waiting: list[tuple[Partition, int, Any]]) -> None:
-        self._staged = waiting
-        self._left = len(waiting)
-        seconds = max(self._request.body.timeout_ms, 0) / 1000
-        self._deadline = self._context.deadlines.add(seconds, self._on_timeout)
-        self._request.slot.on_cancel = self._deadline.cancel
-        for partition, last_offset, answer in waiting:
+        self._left = len(staged)
+        seconds = max(request.body.timeout_ms, 0) / 1000
+        self._deadline = context.deadlines.add(seconds, self._on_timeout)
+        request.slot.on_cancel = self._deadline.cancel
+        for partition, last_offset, answer in staged:
             partition.wait_committed(last_offset, partial(self._on_committed, answer))
 
     def _on_committed(self, answer: Any, code: int) -> None:
@@ -194,7 +183,6 @@ class _Produce:
             _spoil(answer, code)
         self._left -= 1
         if self._left == 0:
-            assert self._deadline is not None
             self._deadline.cancel()
             self._request.reply(self._response)
 

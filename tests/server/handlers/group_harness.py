@@ -21,7 +21,7 @@ DESCRIBE, LIST, DELETE, OFFSET_DELETE = 15, 16, 42, 47
 
 
 class GroupBroker:
-    def __init__(self, broker: HandlerBroker, **config: int) -> None:
+    def __init__(self, broker: HandlerBroker, **config: Any) -> None:
         self.broker = broker
         self.deadlines = Deadlines()
         self.config = GroupConfig(**config)
@@ -43,6 +43,7 @@ class GroupBroker:
             timers=self.deadlines,
             new_id=lambda: str(next(ids)),
             create_topic=create_topic,
+            flush_at_end=broker.context.append_run.flush_at_end,
         )
         made.on_image(broker.image, [TopicAdded(topic) for topic in broker.image.topics.values()])
         broker.controller.add_listener(made.on_image)

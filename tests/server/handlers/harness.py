@@ -27,8 +27,10 @@ from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
 from kbroker.server.authorization import AllowAll, Authorizer, Operation, ResourceType
 from kbroker.server.context import Context
+from kbroker.server.deadlines import Deadlines
 from kbroker.server.dispatch import Dispatch
 from kbroker.server.producer_ids import ProducerIds
+from kbroker.server.quotas import Quotas
 from kbroker.server.request_slot import RequestSlot
 from tests.log.batches import NOW, append
 
@@ -36,11 +38,17 @@ ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 9092), Endpoint("EXTERNAL", "kbr
 
 
 class StillClock:
+    """Goes on by `ticks` each time that somebody looks at it."""
+
+    seconds = 0.0
+    ticks = 0.0
+
     def now_ms(self) -> int:
         return NOW
 
     def monotonic(self) -> float:
-        return 0.0
+        self.seconds += self.ticks
+        return self.seconds
 
 
 class Peer:
@@ -51,10 +59,14 @@ class Peer:
         self.peer_host = "192.0.2.7"
         self.session = None
         self.is_closed = False
+        self.muted_seconds = 0.0
         self.answered = trio.Event()
 
     def on_slot_done(self, slot: RequestSlot) -> None:
         self.answered.set()
+
+    def mute(self, seconds: float, deadlines: Deadlines) -> None:
+        self.muted_seconds = max(self.muted_seconds, seconds)
 
     def close(self) -> None:
         self.is_closed = True
@@ -94,6 +106,9 @@ class HandlerBroker:
             random_name=lambda: os.urandom(16).hex(),
         )
         self.controller.add_listener(self.partitions.on_image)
+        self.clock = StillClock()
+        self.quotas = Quotas(config, self.clock, Deadlines())
+        self.controller.add_listener(self.quotas.on_image)
         parts: dict[str, Any] = {
             "broker_id": 1,
             "config": config,
@@ -103,6 +118,7 @@ class HandlerBroker:
             "producer_ids": ProducerIds(self.controller.allocate_producer_ids),
             "authorizer": AllowAll(),
             "append_run": AppendRun(),
+            "quotas": self.quotas,
             "nursery": nursery,
         }
         # What these handlers do not use is left out.
@@ -155,6 +171,8 @@ class HandlerBroker:
         peer = Peer(listener)
         slot = RequestSlot(cast(Any, peer))
         self.dispatch.handle(cast(Any, peer), memoryview(bytearray(frame)), slot)
+        await trio.lowlevel.checkpoint()  # requests of one turn are one run
+        self.dispatch.end_run()
         await peer.answered.wait()
         assert not peer.is_closed, "the connection was closed instead of an answer"
         return b"".join(cast(Any, slot.parts))

@@ -64,7 +64,8 @@ async def test_an_odd_name_of_the_software_is_refused(broker: HandlerBroker, nam
         assert response.api_keys == []
 
 
-async def test_no_feature_is_finalized(broker: HandlerBroker) -> None:
+async def test_the_new_group_protocol_is_on(broker: HandlerBroker) -> None:
     response = await broker.ask(18, 4, **CLIENT)
-    assert (response.supported_features, response.finalized_features) == ([], [])
-    assert response.finalized_features_epoch == -1
+    assert [(each.name, each.max_version) for each in response.supported_features] == [("group.version", 1)]
+    assert [(each.name, each.max_version_level) for each in response.finalized_features] == [("group.version", 1)]
+    assert response.finalized_features_epoch == 0

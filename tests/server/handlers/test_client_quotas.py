@@ -69,13 +69,11 @@ async def test_a_quota_is_set_found_and_taken_away(broker: HandlerBroker, versio
     assert await find(broker, version=version) == []
 
 
-async def test_a_quota_that_is_not_enforced_is_kept_with_a_warning(
-    broker: HandlerBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_quota_acts_and_nobody_is_warned(broker: HandlerBroker, caplog: pytest.LogCaptureFixture) -> None:
+    states = [broker.quotas.is_on]
     await alter(broker, entry(ALICE, producer_byte_rate=5.0))
-    assert [record.getMessage() for record in caplog.records] == [
-        "producer_byte_rate of users/alice is kept, but has no effect in kbroker"
-    ]
+    assert [*states, broker.quotas.is_on] == [False, True]
+    assert caplog.records == []
 
 
 async def test_what_else_a_user_has_is_kept(broker: HandlerBroker) -> None:

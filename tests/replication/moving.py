@@ -1,0 +1,163 @@
+"""A broker's partitions in two data directories of a file system in memory, and a way to crash at any step."""
+
+from __future__ import annotations
+
+import itertools
+
+import trio
+
+from kbroker.config import BrokerConfig
+from kbroker.controller.changes import TopicAdded, TopicRemoved
+from kbroker.controller.image import Image, Topic
+from kbroker.controller.image import Partition as PartitionState
+from kbroker.log.directory import DataDirectory
+from kbroker.log.file_cache import FileCache
+from kbroker.log.future_log import FutureLog
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.replication.flusher import Flusher
+from kbroker.replication.log_dir_mover import LogDirMover
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_table import PartitionTable
+from kbroker.replication.replica_moves import Move
+from kbroker.testing.faulty_filesystem import FaultyFile, FaultyFileSystem
+from tests.log.batches import NOW, make_batch, read_values
+
+PATHS = ("/one", "/two")
+
+_numbers = itertools.count()
+
+
+class Crashed(BaseException):
+    """Neither the code under test nor a handler of errors may go on."""
+
+
+class CrashingFileSystem(FaultyFileSystem):
+    """Stops for good before its n-th change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+        self.crash_at: int | None = None
+
+    def change(self) -> None:
+        self.changes += 1
+        if self.crash_at is not None and self.changes >= self.crash_at:
+            raise Crashed
+
+    def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        if create:
+            self.change()
+        return super().open(path, create=create)
+
+    def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
+        self.change()
+        super().replace(path, content, sync=sync)
+
+    def rename(self, source: str, target: str) -> None:
+        self.change()
+        super().rename(source, target)
+
+    def make_directory(self, path: str) -> None:
+        self.change()
+        super().make_directory(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.change()
+        super().sync_directory(path)
+
+
+class HandClock:
+    def now_ms(self) -> int:
+        return NOW
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+def topic_of(name: str, partitions: int = 1, *, number: int = 7, configs: dict[str, str] | None = None) -> Topic:
+    state = PartitionState(1, 0, (1,), (1,), 0)
+    return Topic(name, bytes([number]) * 16, (state,) * partitions, configs or {})
+
+
+class Broker:
+    def __init__(self, filesystem: FaultyFileSystem, *topics: Topic, paths: tuple[str, ...] = PATHS) -> None:
+        files = FileCache(filesystem)
+        self.filesystem = filesystem
+        self.directories = [DataDirectory.open(files, path, broker_id=1) for path in paths]
+        self.config = BrokerConfig.from_properties({})
+        self.flusher = Flusher(HandClock())
+        self.table = PartitionTable(
+            self.directories,
+            broker_id=1,
+            config=self.config,
+            flusher=self.flusher,
+            clock=HandClock(),
+            random_name=lambda: f"{next(_numbers):032x}",
+        )
+        self.mover = LogDirMover(self.table, self.config, HandClock())
+        self.add(*topics)
+
+    def add(self, *topics: Topic) -> None:
+        image = Image(topics={topic.name: topic for topic in topics})
+        self.table.on_image(image, [TopicAdded(topic) for topic in topics])
+
+    def remove(self, topic: Topic) -> None:
+        self.table.on_image(Image(), [TopicRemoved(topic)])
+
+    def partition(self, topic: str = "orders", index: int = 0) -> Partition:
+        partition = self.table.get(topic, index)
+        assert partition is not None
+        return partition
+
+    def directory(self, topic: str = "orders", index: int = 0) -> str:
+        return self.table.directory_of(self.partition(topic, index)).path
+
+    def other(self, topic: str = "orders", index: int = 0) -> DataDirectory:
+        (other,) = [each for each in self.directories if each.path != self.directory(topic, index)]
+        return other
+
+    def write(self, *values: bytes, topic: str = "orders") -> None:
+        for value in values:
+            result = self.partition(topic).append_internal(make_batch(value), NOW)
+            assert result.error == ErrorCode.NONE
+
+    def values(self, topic: str = "orders") -> list[bytes]:
+        return [value for _, value in read_values(self.partition(topic).log)]
+
+    def begin(self, topic: str = "orders") -> Move:
+        assert self.table.moves.begin(self.partition(topic), self.other(topic)) == ErrorCode.NONE
+        move = self.table.moves.get(topic, 0)
+        assert move is not None
+        return move
+
+    def copy(self, move: Move, pieces: int = 1000, size: int = 300) -> None:
+        for _ in range(pieces):
+            piece = move.next_slice(size)
+            if piece is None:
+                return
+            assert not isinstance(piece, ErrorCode)
+            move.future.append(piece.read())
+            piece.release()
+            move.note_copied()
+
+    def swap(self, move: Move, *, is_last_try: bool = True) -> bool:
+        move.future.flush(NOW)
+        return self.table.moves.try_swap(move, NOW, is_last_try=is_last_try)
+
+    def move(self, topic: str = "orders") -> None:
+        move = self.begin(topic)
+        self.copy(move)
+        assert self.swap(move)
+
+    def names(self) -> dict[str, list[str]]:
+        return {
+            each.path: sorted(
+                name.split(".")[0] + name[-7:] if "." in name else name
+                for name in self.filesystem.list_directories(each.path)
+            )
+            for each in self.directories
+        }
+
+
+def closed(future: FutureLog) -> bool:
+    return future.end_offset is None
