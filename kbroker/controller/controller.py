@@ -7,7 +7,7 @@ write. One operation at a time; the image changes, and listeners run, only after
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -67,6 +67,7 @@ __all__ = ["ConfigsUpdate", "Controller", "ImageListener", "generate_broker_id"]
 logger = logging.getLogger(__name__)
 
 ImageListener = Callable[[Image, Sequence[Change]], None]
+TopicPreparer = Callable[[Sequence[Topic]], Awaitable[None]]
 ConfigsUpdate = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From the configs as they are to the configs as they shall be; raises a Refusal where they must not."""
 
@@ -98,6 +99,7 @@ class Controller:
         self._random_bytes = random_bytes
         self._image = Image()
         self._listeners: list[ImageListener] = []
+        self._preparers: list[TopicPreparer] = []
         self._lock = trio.Lock()
         self._epoch_version = ANY_VERSION
         self._pending_deletions: list[str] = []
@@ -111,6 +113,11 @@ class Controller:
     def add_listener(self, listener: ImageListener) -> None:
         """Called at once after each change, with the image that it made; it must not raise."""
         self._listeners.append(listener)
+
+    def add_preparer(self, preparer: TopicPreparer) -> None:
+        """Awaited with topics that are about to be added: for work that listeners, which cannot wait, should find done.
+        It must not raise, and may have run for topics that then do not come."""
+        self._preparers.append(preparer)
 
     async def start(self, endpoints: Sequence[Endpoint]) -> None:
         await self.load()
@@ -374,6 +381,8 @@ class Controller:
             except NodeExists:
                 existing += await self._create_singly(group)
                 continue
+            for prepare in self._preparers:
+                await prepare(group)
             self._commit([TopicAdded(topic) for topic in group])
         return existing
 

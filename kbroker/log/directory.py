@@ -160,11 +160,20 @@ class DataDirectory:
         key = (topic, partition)
         if key in self._found:
             return self.open_log(topic, partition, config)
+        self.make_log_directory(topic, partition, topic_id)
+        return self.create_prepared_log(topic, partition, config)
+
+    def make_log_directory(self, topic: str, partition: int, topic_id: bytes | None) -> None:
+        """What a new partition has on disk. Touches nothing else, so a thread may do it."""
         path = self.path_of(topic, partition)
         filesystem = self.files.filesystem
         filesystem.make_directory(path)
         if topic_id is not None:
             filesystem.replace(f"{path}/{PARTITION_METADATA}", encode_partition_metadata(topic_id), sync=False)
+
+    def create_prepared_log(self, topic: str, partition: int, config: LogConfig) -> PartitionLog:
+        """A new partition whose directory has been made."""
+        key = (topic, partition)
         for offsets in (self._recovery_points, self._high_watermarks, self._log_starts):
             offsets.pop(key, None)
         self._found.add(key)

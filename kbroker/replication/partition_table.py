@@ -28,6 +28,9 @@ __all__ = ["PartitionTable", "log_config"]
 
 logger = logging.getLogger(__name__)
 
+_WORTH_A_THREAD = 16
+"""So many directories; fewer are made on the loop before a thread has begun."""
+
 
 class PartitionTable:
     def __init__(
@@ -54,6 +57,7 @@ class PartitionTable:
         self._held: dict[DataDirectory, int] = {directory: len(directory.partitions) for directory in directories}
         self.moves = ReplicaMoves(self, random_name)
         self._incomplete: dict[str, Topic] = {}  # some of their partitions could not be opened
+        self._prepared: dict[tuple[bytes, int], DataDirectory] = {}  # by topic id: directories that have been made
         self._is_starting = True
         self._checkpointing = trio.Lock()
 
@@ -74,6 +78,34 @@ class PartitionTable:
         return self._names_by_id.get(topic_id)
 
     # Following the image
+
+    async def prepare(self, topics: Sequence[Topic]) -> None:
+        """Makes the directories of partitions to come, in a thread: ten thousand take the disk a second or two.
+
+        A name that is held already is left to `on_image`, which knows what to do with left-overs; so is what fails.
+        """
+        self._prepared.clear()
+        coming = [
+            (topic, index)
+            for topic in topics
+            for index, state in enumerate(topic.partitions)
+            if self._broker_id in state.replicas and (topic.name, index) not in self._directory_of
+        ]
+        if len(coming) >= _WORTH_A_THREAD:
+            made = await trio.to_thread.run_sync(_make_directories, self._spread(coming))
+            self._prepared = {(topic.id, index): directory for directory, topic, index in made}
+
+    def _spread(self, coming: list[tuple[Topic, int]]) -> list[tuple[DataDirectory, Topic, int]]:
+        held = dict(self._held)
+        try:
+            spread = []
+            for topic, index in coming:
+                directory = self._directory_for_new(topic.name, index)
+                self._held[directory] += 1
+                spread.append((directory, topic, index))
+            return spread
+        finally:
+            self._held = held
 
     def on_image(self, image: Image, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -120,8 +152,13 @@ class PartitionTable:
             self._held[directory] -= 1
             directory = None
         if directory is None:
-            directory = self._directory_for_new(topic.name, index)
-            log = directory.create_log(topic.name, index, topic.id, for_log)
+            prepared = self._prepared.pop((topic.id, index), None)
+            if prepared is not None:
+                directory = prepared
+                log = directory.create_prepared_log(topic.name, index, for_log)
+            else:
+                directory = self._directory_for_new(topic.name, index)
+                log = directory.create_log(topic.name, index, topic.id, for_log)
             self._held[directory] += 1
             self._directory_of[key] = directory
         else:
@@ -299,6 +336,18 @@ def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
         preallocate=config.preallocate,
         record_validation="full" if broker.kbroker_record_validation == "full" else "header",
     )
+
+
+def _make_directories(wanted: list[tuple[DataDirectory, Topic, int]]) -> list[tuple[DataDirectory, Topic, int]]:
+    made = []
+    for each in wanted:
+        directory, topic, index = each
+        try:
+            directory.make_log_directory(topic.name, index, topic.id)
+        except StorageFailure:
+            break  # the loop meets it too, and says so
+        made.append(each)
+    return made
 
 
 def _chunks(partitions: list[Partition], size: int) -> Iterator[list[Partition]]:

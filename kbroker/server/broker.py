@@ -104,6 +104,7 @@ async def run_broker(
         async with _open_tree(config, directories[0]) as tree:
             controller = Controller(tree, broker_id=broker_id, config=config, clock=clock, random_bytes=os.urandom)
             controller.add_listener(table.on_image)
+            controller.add_preparer(table.prepare)
             await controller.load()
             for directory in directories:
                 directory.set_cluster_id(controller.image.cluster_id)

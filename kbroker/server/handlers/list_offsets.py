@@ -10,8 +10,11 @@ tight loop for a partition that is not there, so a refusal must be cheap.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
+
+import trio
 
 from kbroker.errors import StorageFailure
 from kbroker.protocol.error_codes import ErrorCode
@@ -21,6 +24,7 @@ from kbroker.server.hosted_partition import hosted_partition
 from kbroker.server.permissions import allows_topic
 
 if TYPE_CHECKING:
+    from kbroker.log.partition_log import PartitionLog
     from kbroker.replication.partition import Partition
     from kbroker.server.context import Context
     from kbroker.server.request import Request
@@ -38,10 +42,33 @@ READ_COMMITTED: Final = 1
 
 _NAMES_SINCE: Final = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
+_LOADS_AT_ONCE: Final = 16
+
 _Answer = messages.ListOffsetsPartitionResponse.value
 
 
 def handle(context: Context, request: Request) -> Any:
+    logs = [
+        partition.log
+        for topic in request.body.topics
+        for each in topic.partitions
+        if (partition := context.partitions.get(topic.name, each.partition_index)) is not None
+        and not partition.log.is_loaded
+    ]
+    return _response(context, request) if len(logs) <= _LOADS_AT_ONCE else _load_first(context, request, logs)
+
+
+async def _load_first(context: Context, request: Request, logs: list[PartitionLog]) -> Any:
+    """To read the tails of thousands of logs takes seconds, in which others want their turns."""
+    for number, log in enumerate(logs, 1):
+        with suppress(StorageFailure):  # whoever asks it next is told
+            log.load()
+        if number % _LOADS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+    return _response(context, request)
+
+
+def _response(context: Context, request: Request) -> Any:
     return messages.RESPONSE(
         topics=[
             messages.ListOffsetsTopicResponse(name=topic.name, partitions=_topic(context, request, topic))

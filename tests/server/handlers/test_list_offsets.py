@@ -205,3 +205,12 @@ async def test_v0_begins_at_the_log_start_and_ends_at_the_high_watermark(broker:
     assert await old_offsets(broker, EARLIEST) == [1]
     assert await old_offsets(broker, LATEST) == [2, 1]
     assert await old_offsets(broker, LATEST, replica_id=-2) == [3, 1]
+
+
+async def test_many_logs_that_nobody_has_used_are_loaded_in_turns(broker: HandlerBroker) -> None:
+    await broker.create_topic("a", partitions=40)
+    broker.append("a", make_batch(b"one"), 39)
+    answers = await ask(broker, *[LATEST] * 40, indexes=list(range(40)))
+    assert [(each.partition_index, each.error_code, each.offset) for each in answers] == [
+        (index, 0, 1 if index == 39 else 0) for index in range(40)
+    ]
