@@ -360,6 +360,11 @@ class BrokerConfig(InactiveBrokerConfig):
     group_consumer_session_timeout_ms = int32(
         45_000, at_least(1), "Silence after which a member of a consumer group is taken for dead."
     )
+    group_coordinator_rebalance_protocols = strings(
+        ("classic", "consumer", "streams"),
+        some_of("consumer", "classic", "share", "streams"),
+        "The group protocols that are offered; only consumer can be left out.",
+    )
     group_initial_rebalance_delay_ms = int32(
         3_000, at_least(0), "How long a new group waits for more members before its first rebalance."
     )

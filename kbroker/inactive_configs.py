@@ -126,11 +126,6 @@ class InactiveBrokerConfig(ConfigTable):
     group_coordinator_append_linger_ms = int32(
         5, at_least(0), "How long the group coordinator gathers records before it writes them."
     )
-    group_coordinator_rebalance_protocols = strings(
-        ("classic", "consumer", "streams"),
-        some_of("consumer", "classic", "share", "streams"),
-        "The group protocols that are offered.",
-    )
     group_coordinator_threads = int32(4, at_least(1), "Threads of the group coordinator.")
     group_share_assignors = strings(("simple",), None, "Assignors for share groups; the first is the default.")
     group_share_delivery_count_limit = int32(

@@ -46,7 +46,12 @@ def _uniform_for_all(members: Mapping[str, Subscriber], counts: Mapping[bytes, i
     result: dict[str, Assignment] = {}
     room: dict[str, int] = {}  # how many more than what it keeps
     for member_id, member in members.items():
-        kept, size = _still_free(member.target, free)
+        kept, size = member.target, 0
+        for topic_id, partitions in kept.items():
+            if topic_id not in free or not partitions <= free[topic_id]:
+                kept, size = _still_free(kept, free)
+                break
+            size += len(partitions)
         if size > share and extra:
             extra -= 1
             most = share + 1
@@ -70,9 +75,7 @@ def _uniform_for_all(members: Mapping[str, Subscriber], counts: Mapping[bytes, i
 
 
 def _still_free(target: Assignment, free: Mapping[bytes, set[int]]) -> tuple[Assignment, int]:
-    """What of it nobody else has kept, and how much that is; mostly it is the target itself."""
-    if all(topic_id in free and partitions <= free[topic_id] for topic_id, partitions in target.items()):
-        return target, sum(map(len, target.values()))
+    """What of it exists and nobody else has kept, and how much that is."""
     kept = {each: partitions & free[each] for each, partitions in target.items() if each in free}
     kept = {topic_id: partitions for topic_id, partitions in kept.items() if partitions}
     return kept, sum(map(len, kept.values()))

@@ -19,6 +19,7 @@ from kbroker.errors import Refusal
 from kbroker.group.alarm import Alarm
 from kbroker.group.assignors import ASSIGNORS, Subscriber
 from kbroker.group.consumer_records import (
+    NOTHING,
     UNREVOKED,
     Assignment,
     ConsumerMember,
@@ -249,18 +250,19 @@ class ConsumerGroup:
             return
         subscribers: dict[str, Subscriber] = {}
         known: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
+        targets = state.targets
         for member_id, member in state.members.items():
             subscription = (member.topics, member.regex)
             topic_ids = known.get(subscription)
             if topic_ids is None:
                 topic_ids = known[subscription] = self._topics.ids(state.topics_of(member))
-            subscribers[member_id] = Subscriber(topic_ids, state.target(member_id), member.instance_id)
+            subscribers[member_id] = Subscriber(topic_ids, targets.get(member_id, NOTHING), member.instance_id)
         names = self._config.consumer_assignors
         name = state.assignor(names[0])
         assignor = ASSIGNORS[name if name in names else names[0]]
         counts = self._topics.partition_counts(frozenset().union(*known.values()))
         for member_id, target in assignor(subscribers, counts).items():
-            old = state.targets.get(member_id)
+            old = targets.get(member_id)
             if old is not target and old != target:
                 draft.set_target(member_id, target)
         draft.set_target_epoch(state.epoch)

@@ -96,7 +96,9 @@ class ConsumerGroupState:
         return member.topics
 
     def subscribed_topics(self) -> frozenset[str]:
-        return frozenset(topic for each in self.members.values() for topic in self.topics_of(each))
+        # Most members of a group read the same.
+        different = {(each.topics, each.regex): each for each in self.members.values()}
+        return frozenset(topic for each in different.values() for topic in self.topics_of(each))
 
     def assignor(self, default: str) -> str:
         """What most of those members want that want one."""

@@ -1,7 +1,7 @@
 """From one group protocol to the other without stopping: the group as it is, in the records of the other protocol.
 
 A consumer group begins with the classic assignment as its target and everybody stable; its first epoch bump makes the
-classic members rejoin. A classic group begins with the targets as its assignment, and rebalances.
+classic members rejoin. A classic group begins with what everybody has as its assignment, and rebalances.
 """
 
 from __future__ import annotations
@@ -67,8 +67,12 @@ def _to_consumer_member(member: Member, protocol: str | None, topics: Topics) ->
     return member.member_id, converted, topics.by_id(read_assignment(member.assignment))
 
 
-def to_classic(draft: Draft, config: GroupConfig, topics: Topics, now: Now) -> ClassicGroup:
-    """The classic group that the draft's records end with; the consumer group is gone by them."""
+def to_classic(draft: Draft, config: GroupConfig, topics: Topics, now: Now, *, is_stable: bool) -> ClassicGroup:
+    """The classic group that the draft's records end with; the consumer group is gone by them.
+
+    `is_stable`: no rebalance follows, so everybody gets its target. Otherwise the record says what each may still hold:
+    should the group become a consumer group again before the rebalance is done, nobody is given that beside it.
+    """
     group_id, state = draft.group_id, draft.state.copy()
     sides = {member_id: member.classic for member_id, member in state.members.items() if member.classic is not None}
     common = set.intersection(*({name for name, _ in side.protocols} for side in sides.values()))
@@ -80,7 +84,12 @@ def to_classic(draft: Draft, config: GroupConfig, topics: Topics, now: Now) -> C
         protocol,
         next(iter(sides)),
         now.wall_ms,
-        tuple(_to_stored(state, member_id, side, protocol, topics) for member_id, side in sides.items()),
+        tuple(
+            _to_stored(state, member_id, side, protocol, topics, state.target(member_id))
+            if is_stable
+            else _to_stored(state, member_id, side, protocol, topics, _held(state.current(member_id)))
+            for member_id, side in sides.items()
+        ),
     )
     draft.remove_group()
     draft.records.append(group_record(group_id, stored))
@@ -90,8 +99,13 @@ def to_classic(draft: Draft, config: GroupConfig, topics: Topics, now: Now) -> C
     return group
 
 
+def _held(current: CurrentAssignment) -> Assignment:
+    assigned, pending = current.assigned, current.pending_revocation
+    return {each: assigned.get(each, _NONE) | pending.get(each, _NONE) for each in {**assigned, **pending}}
+
+
 def _to_stored(
-    state: ConsumerGroupState, member_id: str, side: ClassicSide, protocol: str, topics: Topics
+    state: ConsumerGroupState, member_id: str, side: ClassicSide, protocol: str, topics: Topics, held: Assignment
 ) -> StoredMember:
     member = state.members[member_id]
     metadata = dict(side.protocols)[protocol]
@@ -103,5 +117,8 @@ def _to_stored(
         member.rebalance_timeout_ms,
         side.session_timeout_ms,
         metadata,
-        encode_assignment(topics.by_name(state.target(member_id)), read_subscription(metadata).version),
+        encode_assignment(topics.by_name(held), read_subscription(metadata).version),
     )
+
+
+_NONE: frozenset[int] = frozenset()

@@ -301,7 +301,7 @@ class GroupShard:
                 self._consumers.pop(group.group_id, None)
 
     def _downgrade(self, draft: Draft, now: Now, step: Step, *, is_stable: bool) -> None:
-        group = to_classic(draft, self._config, self.topics, now)
+        group = to_classic(draft, self._config, self.topics, now, is_stable=is_stable)
         self._consumers.pop(group.group_id, None)
         self._soft[group.group_id] = group
         if is_stable:

@@ -57,7 +57,8 @@ class ClassicConsumer:
     def beat(self) -> int:
         instance_id = self.options.get("instance_id")
         code = self.world.heartbeat(self.member_id, self.generation, instance_id=instance_id)
-        if code == REBALANCE:
+        if code in (REBALANCE, ErrorCode.ILLEGAL_GENERATION):
+            self.owned = self.owned if code == REBALANCE else []
             self.join()
             self.sync()
         return code
@@ -241,6 +242,25 @@ def test_it_becomes_classic_when_the_last_new_member_falls_silent_too() -> None:
         world.advance(9_000)
         world.heartbeat(old.member_id, 2)
     assert world.state is GroupState.PREPARING_REBALANCE
+
+
+def test_what_a_member_still_holds_is_not_given_away_by_changing_protocols_back_and_forth() -> None:
+    world = ConsumerWorld({"topic": 2})
+    world.join_consumer("new", [])
+    first = ClassicConsumer(world)
+    first.sync()
+    assert first.owned == [0, 1]
+    second = ClassicConsumer(world)
+    world.beat("new", -1)
+    assert world.state is GroupState.PREPARING_REBALANCE
+    world.join_consumer("new", [])
+    state = world.consumers
+    assert state is not None
+    assert set(state.owners.values()) == {first.member_id}
+    for _ in range(6):
+        first.beat()
+        second.beat()
+    assert sorted([first.owned, second.owned]) == [[0], [1]]
 
 
 def test_a_static_member_that_comes_back_with_the_other_protocol_keeps_its_part() -> None:

@@ -33,6 +33,8 @@ _TopicPartitions = messages.TopicPartitions.value
 
 
 def handle(context: Context, request: Request) -> Any:
+    if "consumer" not in context.config.group_coordinator_rebalance_protocols:
+        raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
     return messages.RESPONSE(groups=[_describe(context, request, each) for each in request.body.group_ids])
 
 

@@ -28,6 +28,8 @@ OWN_ID_SINCE: Final = 1
 
 def handle(context: Context, request: Request) -> None:
     body = request.body
+    if "consumer" not in context.config.group_coordinator_rebalance_protocols:
+        raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
     driver = find_shard(context, request, Operation.READ, body.group_id)
     _check(context, request)
 

@@ -165,6 +165,16 @@ async def test_groups_and_topics_are_closed_to_who_may_not_know_them(groups: Gro
     assert (found.error_code, found.members) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, [])
 
 
+async def test_the_protocol_can_be_switched_off(start_broker: StartBroker, nursery: trio.Nursery) -> None:
+    broker = GroupBroker(await start_broker(group_coordinator_rebalance_protocols="classic"))
+    broker.start(nursery)
+    await broker.coordinator.ensure_topic()
+    assert (await beat(broker)).error_code == ErrorCode.UNSUPPORTED_VERSION
+    (group,) = (await broker.ask(CONSUMER_DESCRIBE, 1, group_ids=["group"])).groups
+    assert group.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert (await broker.join(version=3)).error_code == 0
+
+
 async def test_an_empty_group_id_is_refused_to_everybody(groups: GroupBroker) -> None:
     protocol = join_group.JoinGroupRequestProtocol(name="range", metadata=b"")
     asked = {"group_id": "", "member_id": "", "protocol_type": "consumer", "session_timeout_ms": 10_000}
