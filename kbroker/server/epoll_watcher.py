@@ -22,12 +22,16 @@ __all__ = ["EpollWatcher"]
 
 # Few, because what is ready and not reported this time comes first next time: the kernel keeps a queue.
 _EVENTS_PER_ROUND = 32
-# Other tasks get the loop after this; until then looking again costs 1 µs, while a wait in trio costs about 20.
+# Other tasks that want the loop get it after this; until then looking again costs 1 µs, while a wait in trio costs
+# about 20. What trio does not tell beforehand (other sockets) waits for the longer of the two at most.
 _STRETCH_SECONDS = 0.002
+_LONGEST_STRETCH_SECONDS = 0.01
 _PATIENCE_SECONDS = 0.001
-# A client that waits for its answer asks again within this: being awake then saves both sides a wake-up, which costs
-# more than looking (1.7 times the requests with one in flight, and less CPU for each).
-_SPIN_SECONDS = 0.0001
+# A client that waits for its answer asks again soon: being awake then saves both sides a wake-up, which costs more than
+# looking (1.7 times the requests with one in flight, and less CPU for each). How soon is learnt, within these bounds:
+# where the next request takes longer, looking for it would be in vain.
+_SHORTEST_SPIN_SECONDS = 0.00002
+_LONGEST_SPIN_SECONDS = 0.0003
 _ACCEPT_PAUSE = 0.1
 
 
@@ -51,6 +55,7 @@ class EpollWatcher:
         self._accepting: dict[int, socket.socket] = {}
         self._due: dict[Connection, None] = {}
         self._is_awake = False
+        self._spin_seconds = _SHORTEST_SPIN_SECONDS
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # wakes our task for others in the same loop
         self._epoll.register(self._bell, select.EPOLLIN)
         self._read_ahead = ReadAhead(nursery)
@@ -88,9 +93,14 @@ class EpollWatcher:
                 self._is_awake = False
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 self._is_awake = True
-            end = monotonic() + _STRETCH_SECONDS
-            while (self._call_ready(0) or self._call_next()) and monotonic() < end:
-                pass
+            began = now = monotonic()
+            end = now + _STRETCH_SECONDS
+            while self._call_ready(self._epoll.poll(0, _EVENTS_PER_ROUND)) or self._call_next():
+                now = monotonic()
+                if now >= end:
+                    if now - began >= _LONGEST_STRETCH_SECONDS or not self._is_only_task():
+                        break
+                    end = now + _STRETCH_SECONDS
 
     def stop_accepting(self) -> None:
         for descriptor in () if self._epoll.closed else self._accepting:
@@ -103,32 +113,42 @@ class EpollWatcher:
 
     # Inside
 
-    def _call_next(self) -> bool:
-        """Wait a moment for whoever is next, here: a turn through trio costs more, and nobody else wants one."""
-        if self._due or not self._is_alone:
+    def _is_only_task(self) -> bool:
+        """Nobody else in this loop has anything to do in the next moment."""
+        if not self._is_alone:
             return False
         others = trio.lowlevel.current_statistics()
-        if (
+        return not (
             others.tasks_runnable
             or others.run_sync_soon_queue_size
             or others.seconds_to_next_deadline < _PATIENCE_SECONDS
-        ):
-            return False
-        monotonic = self._network.clock.monotonic
-        end = monotonic() + _SPIN_SECONDS
-        while monotonic() < end:
-            if self._call_ready(0):
-                return True
-        return self._call_ready(_PATIENCE_SECONDS)
+        )
 
-    def _call_ready(self, seconds: float) -> bool:
-        """Call every connection that is ready within that time, once; False if none was."""
+    def _call_next(self) -> bool:
+        """Wait a moment for whoever is next, here: a turn through trio costs more, and nobody else wants one."""
+        if self._due or not self._is_only_task():
+            return False
+        poll = self._epoll.poll
+        monotonic = self._network.clock.monotonic
+        began = now = monotonic()
+        end = began + self._spin_seconds
+        while now < end:
+            if events := poll(0, _EVENTS_PER_ROUND):
+                return self._call_ready(events)
+            now = monotonic()
+        events = poll(_PATIENCE_SECONDS, _EVENTS_PER_ROUND)
+        waited = monotonic() - began
+        # Half as much again, for the next one may take a little longer.
+        self._spin_seconds = 1.5 * waited if 1.5 * waited <= _LONGEST_SPIN_SECONDS else _SHORTEST_SPIN_SECONDS
+        return self._call_ready(events)
+
+    def _call_ready(self, events: list[tuple[int, int]]) -> bool:
+        """Call every connection that is ready, or had something left to do, once; False if none was."""
         network = self._network
         if self._due:
             due, self._due = self._due, {}
             for due_connection in due:
                 network.call(due_connection, due_connection.on_turn)
-        events = self._epoll.poll(seconds, _EVENTS_PER_ROUND)
         if events:
             network.begin_round()
             try:
