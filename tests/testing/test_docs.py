@@ -1,4 +1,4 @@
-"""Every example of the pages about testing runs as it stands there. Its first line, a comment, is the name of its file."""
+"""Every example of the pages about testing runs as it stands there. Its first line, a comment, names its file."""
 
 from __future__ import annotations
 
