@@ -27,7 +27,8 @@ def test_what_is_written_by_hand_is_kept() -> None:
 def test_configs_that_do_nothing_are_listed() -> None:
     listed = inactive_configs()
     assert "`num.io.threads`" in listed
-    assert "`consumer.session.timeout.ms`" in listed
+    assert "`share.session.timeout.ms`" in listed
+    assert "`consumer.session.timeout.ms`" not in listed
     assert "`log.retention.ms`" not in listed
 
 
