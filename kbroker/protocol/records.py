@@ -141,7 +141,7 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
             raise ValueError(f"a record's fields take {position - record_end + length} bytes of its {length}")
         timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
         if not _MIN_INT64 <= timestamp <= _MAX_INT64:
-            raise ValueError("a timestamp beyond 64 bits")
+            timestamp = _wrapped(timestamp)
         yield Record(base_offset + offset_delta, timestamp, key, value, headers)
     if position != end:
         raise ValueError(f"{end - position} bytes remain after the last record")
@@ -270,10 +270,15 @@ def build_batch(
     return pack_batch(header, compress(codec, out, level) if records and codec else out)
 
 
+def _wrapped(number: int) -> int:
+    """In 64 bits with a sign, as Java counts: two timestamps may lie further apart than that, and come back whole."""
+    return (number - _MIN_INT64 & (1 << 64) - 1) + _MIN_INT64
+
+
 def _append_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
     offset, timestamp, key, value, headers = record
     body = bytearray(1)  # attributes
-    append_varint(body, timestamp - base_timestamp)
+    append_varint(body, _wrapped(timestamp - base_timestamp))
     append_varint(body, offset - base_offset)
     _append_bytes(body, key)
     _append_bytes(body, value)

@@ -157,7 +157,7 @@ async def test_others_run_while_a_shard_is_loaded(partition: Partition) -> None:
 
 async def test_the_collector_is_left_as_it_was(partition: Partition) -> None:
     write(partition, [offset(0)])
-    assert gc.get_freeze_count() == 0
+    gc.unfreeze()  # a broker may have run in this process
     await load(partition)
     assert gc.get_freeze_count() == 0
 

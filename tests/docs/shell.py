@@ -21,6 +21,9 @@ PATIENCE_SECONDS = 60
 BROKER = "127.0.0.1:9092"
 MONITOR = "127.0.0.1:9308"
 
+# What the tests run under is not what a user has; `make test ARGS=...` hands its options on to every other make.
+NOT_INHERITED = ("PYTEST", "KBROKER_", "MAKE", "MFLAGS", "ARGS")
+
 
 class Shell:
     """The pages' addresses stand for those that the system gave."""
@@ -106,7 +109,12 @@ class Shell:
 
     def _made_by_make(self) -> str:
         planned = subprocess.run(
-            ["make", "--dry-run", "--no-print-directory", "run"], cwd=ROOT, capture_output=True, text=True, check=True
+            ["make", "--dry-run", "--no-print-directory", "run"],
+            cwd=ROOT,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return planned.stdout.splitlines()[-1].removeprefix("exec .venv/bin/")
 
@@ -121,7 +129,7 @@ class Shell:
         return text
 
     def _environment(self) -> dict[str, str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "KBROKER_"))}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
         environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), environment["PATH"]])
         if BROKER in self._addresses:
             environment["KBROKER_BOOTSTRAP"] = self._addresses[BROKER]
