@@ -26,7 +26,7 @@ async def test_a_zookeeper_that_does_not_answer_is_told_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(UserError, match=f"no ZooKeeper answered at {address}"):
-            async with open_zookeeper_tree(address, connection_timeout_ms=100):
+            async with open_zookeeper_tree(address, session_timeout_ms=500, connection_timeout_ms=100):
                 pass
 
 

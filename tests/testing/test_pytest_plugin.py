@@ -36,7 +36,10 @@ def sample_project(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SAMPLE_PROJECT, tmp_path / "shop", ignore=shutil.ignore_patterns("__pycache__")))
 
 
-@pytest.mark.parametrize("arguments", [(), ("-n", "2")], ids=["alone", "with workers"])
+@pytest.mark.parametrize(
+    "arguments",
+    [pytest.param((), id="alone"), pytest.param(("-n", "2"), id="with workers", marks=pytest.mark.slow)],
+)
 def test_the_sample_project_passes_and_leaves_nothing_behind(sample_project: Path, arguments: tuple[str, ...]) -> None:
     result = run_pytest(sample_project, *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
