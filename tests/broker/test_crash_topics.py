@@ -14,6 +14,8 @@ from tests.broker.child import child_broker
 from tests.broker.history import GONE
 from tests.broker.wire import Client, connect, records_of
 
+pytestmark = pytest.mark.slow
+
 NO_AUTO_CREATE = "--set=auto.create.topics.enable=false"
 
 

@@ -16,6 +16,8 @@ from tests.broker.child import ChildBroker, child_broker
 from tests.broker.test_crash import IDEMPOTENT, PLAIN, SMALL_FILES, Load, create_topics
 from tests.broker.wire import Client, connect
 
+pytestmark = pytest.mark.slow
+
 THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 PATIENCE_SECONDS = 30.0
 

@@ -11,6 +11,8 @@ from tests.docs.pages import Block, blocks_of, commands_in, page_names
 from tests.docs.screen import matches
 from tests.docs.shell import BROKER, Shell
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = ("console", "sh")
 ELSEWHERE = {
     "docs/cli.md": "test_examples.py",

@@ -19,6 +19,8 @@ from kbroker.cli.main import kbroker, main
 from kbroker.testing import Broker
 from tests.docs.shell import Shell
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = [each.call for _, command in walk(kbroker) if isinstance(command, Command) for each in command.examples]
 NOT_RUN = {"kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092"}  # on every interface
 SERVING = [call for call in EXAMPLES if call.startswith("kbroker serve") and call not in NOT_RUN]

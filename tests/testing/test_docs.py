@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "testing.md"
 PAGES = (PAGE, DOCS / "migrating-from-testcontainers.md")

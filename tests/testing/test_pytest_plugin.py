@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SAMPLE_PROJECT = Path(__file__).parent / "sample_project"
 TESTS_OF_SAMPLE = 13
 
