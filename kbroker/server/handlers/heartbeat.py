@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _Response = messages.RESPONSE.value
+_quiet: dict[int, bytes] = {}  # by version: the answer to nearly every heartbeat
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -29,4 +30,12 @@ def handle(context: Context, request: Request) -> Any:
         if refusal.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return _Response()  # its session begins when the group is loaded
         raise
-    return _Response(error_code=driver.shard.heartbeat(body, driver.now()))
+    code = driver.shard.heartbeat(body, driver.now())
+    if code or request.route.quotas is not None:
+        return _Response(error_code=code)
+    version = request.route.version
+    encoded = _quiet.get(version)
+    if encoded is None:
+        encoded = _quiet[version] = request.encode(_Response())
+    request.reply_encoded(encoded)
+    return None
