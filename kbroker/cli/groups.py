@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +10,7 @@ import click
 from kbroker.cli.calling import call_cluster
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option
 from kbroker.cli.group_offsets import export_offsets, import_offsets, reset_offsets
-from kbroker.cli.output import print_json, print_json_line, print_table, rich_table, tame
-from kbroker.errors import UserError
+from kbroker.cli.output import confirm_deletion, print_json, print_json_line, print_table, rich_table, tame
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -169,8 +167,7 @@ def _render_reports(reports: Sequence[Report]) -> RenderableType:
 @bootstrap_option
 def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> None:
     """Delete groups and their offsets; they must have no members."""
-    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {', '.join(names)} with its offsets?", err=True):
-        raise UserError("nothing was deleted")
+    confirm_deletion(names, "its offsets", yes=yes)
 
     async def call(cluster: Cluster) -> None:
         from kbroker.cli.offset_plan import refuse_members

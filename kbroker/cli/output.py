@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.errors import UserError
+
 if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
     "Cell",
+    "confirm_deletion",
     "counted",
     "is_terminal",
     "print_json",
@@ -117,3 +120,9 @@ def time_text(timestamp_ms: int) -> str | None:
     except (OverflowError, ValueError, OSError):
         return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def confirm_deletion(names: Sequence[str], loss: str, *, yes: bool) -> None:
+    """Asks whoever sits at a terminal; a program is taken at its word. UserError: the answer was no."""
+    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {', '.join(names)} with {loss}?", err=True):
+        raise UserError("nothing was deleted")

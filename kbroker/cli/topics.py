@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import click
 
 from kbroker.cli.calling import call_cluster
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option, key_values
-from kbroker.cli.output import counted, print_json, print_table
+from kbroker.cli.output import confirm_deletion, counted, print_json, print_table
 from kbroker.errors import UserError
 from kbroker.names import topic_name_problem, uuid_to_text
 
@@ -268,8 +267,7 @@ def alter(
 @bootstrap_option
 def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> None:
     """Delete topics and all their records."""
-    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {', '.join(names)} with every record?", err=True):
-        raise UserError("nothing was deleted")
+    confirm_deletion(names, "every record", yes=yes)
 
     async def call(cluster: Cluster) -> None:
         from kbroker.client.admin import delete_topic

@@ -16,7 +16,6 @@ from kbroker.errors import Refusal
 from kbroker.group.consumer_records import Assignment, as_assignment
 from kbroker.group.consumer_state import ConsumerGroupStatus
 from kbroker.group.embedded import read_assignment
-from kbroker.group.hard_state import HardState
 from kbroker.protocol.error_codes import ErrorCode
 from tests.group.consumers import ConsumerWorld, set_topics, subscription
 from tests.group.world import GROUP, Answer
@@ -236,10 +235,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     @invariant()
     def the_log_says_what_the_shard_says(self) -> None:
         if hasattr(self, "world"):
-            replayed = HardState()
-            for key, value in self.world.log:
-                replayed.replay(key, value)
-            assert replayed == self.world.shard.hard
+            self.world.check_log()
 
     @invariant()
     def a_group_with_members_will_be_woken(self) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kbroker.errors import Refusal
-from kbroker.group.hard_state import HardState
 from kbroker.group.states import GroupState
 from tests.group.world import GROUP, Answer, World
 
@@ -150,10 +149,7 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def the_log_says_what_the_shard_says(self) -> None:
         if hasattr(self, "world"):
-            replayed = HardState()
-            for key, value in self.world.log:
-                replayed.replay(key, value)
-            assert replayed == self.world.shard.hard
+            self.world.check_log()
 
     @invariant()
     def a_group_that_is_not_idle_will_be_woken(self) -> None:

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from kbroker.group.classic import ClassicGroup
+from kbroker.group.hard_state import HardState
 from kbroker.group.shard import GroupShard
 from kbroker.group.states import GroupState
 from kbroker.group.step import ConsumerTimeouts, GroupConfig, KeyAndValue, Now, Step
@@ -64,6 +65,13 @@ class World:
     def append(self, records: list[KeyAndValue]) -> None:
         self.log += records
         self.shard.replay(records)
+
+    def check_log(self) -> None:
+        """Replayed from its beginning it makes the state that the shard has."""
+        replayed = HardState()
+        for key, value in self.log:
+            replayed.replay(key, value)
+        assert replayed == self.shard.hard
 
     def advance(self, milliseconds: int) -> None:
         """Time passes, and whoever wanted to be woken in it is, at its time."""
