@@ -12,6 +12,10 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from compat_tests.scenarios.groups import DEADLINE_S, create_topic, produce_numbers
 
+# A poll that ends between JoinGroup and SyncGroup gives the join up. Two consumers that are polled in turn for less
+# than a heartbeat's interval can fall into step, so that one of them does so in every generation.
+POLL_MS = 500
+
 
 @contextmanager
 def member(bootstrap: str, group: str, topic: str, **options: Any) -> Iterator[Any]:
@@ -39,7 +43,7 @@ def poll_until(consumers: list[Any], is_done: Callable[[], bool]) -> list[int]:
     while not is_done():
         assert time.monotonic() < deadline, [each.assignment() for each in consumers]
         for consumer in consumers:
-            for records in consumer.poll(50).values():
+            for records in consumer.poll(POLL_MS).values():
                 seen += [int(record.value) for record in records]
     return seen
 

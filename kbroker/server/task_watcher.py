@@ -87,7 +87,7 @@ class TaskWatcher:
     # Inside
 
     async def _accept(self, sock: socket.socket) -> None:
-        while True:
+        while not self._accepting.cancel_called:  # a pause that ends with the accepting finds its socket closed
             await trio.lowlevel.wait_readable(sock)
             if not self._listener.on_acceptable(sock, self, self._opened):
                 await trio.sleep(_ACCEPT_PAUSE)

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -316,6 +316,19 @@ async def test_accepting_survives_a_lack_of_descriptors_and_aborted_connections(
         await client.send(b"e")
         assert await client.receive() == b"e"
         assert failures == []
+
+
+async def test_accepting_may_end_between_two_connections(portable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(portable) as shell:
+
+        def stopping(*_: object) -> bool:
+            shell.server.stop_accepting()
+            return True
+
+        monkeypatch.setattr(shell.listener, "on_acceptable", stopping)
+        with suppress(OSError):  # the system may end it before the connection is seen to be made
+            await shell.connect()
+        await shell.wait_until(lambda: shell.listener.sockets[0].fileno() < 0)
 
 
 async def test_stopping_answers_what_was_asked_and_accepts_nothing_new(portable: bool) -> None:
