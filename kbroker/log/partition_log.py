@@ -531,14 +531,13 @@ class PartitionLog:
         segment: Segment | None = active
         try:
             if offset >= active.base_offset:
-                position = active.find(offset)
+                position, first_size = active.find_batch(offset)
             else:
-                segment, position = self._find(offset)
+                segment, position, first_size = self._find(offset)
             if segment is None or position < 0:
                 return None
             size = (bound_position if segment is bound_segment else segment.size) - position
             if size > max_bytes:
-                first_size = segment.batch_size_at(position)
                 if first_size > max_bytes:
                     if not min_one_batch:
                         return None
@@ -556,22 +555,25 @@ class PartitionLog:
             is_hot_tail=segment is active and position >= active.size - _HOT_TAIL_BYTES,
         )
 
-    def _find(self, offset: int) -> tuple[Segment | None, int]:
-        """Where the first batch begins that ends at `offset` or later: compaction may have emptied whole segments."""
+    def _find(self, offset: int) -> tuple[Segment | None, int, int]:
+        """The first batch that ends at `offset` or later, its position and size: compaction may have emptied whole
+        segments."""
         for segment in self._segments.starting_with(offset):
             segment.ensure_size()
-            position = segment.find(offset)
+            position, size = segment.find_batch(offset)
             if position >= 0:
-                return segment, position
-        return None, -1
+                return segment, position, size
+        return None, -1, 0
 
     def _locate(self, offset: int) -> tuple[Segment, int]:
         """The position that a reader bounded by `offset` must not reach. A batch that holds it is left out whole."""
         active = self._active
         if offset >= self._log_end_offset:
             return active, active.size
-        segment, position = (active, active.find(offset)) if offset >= active.base_offset else self._find(offset)
-        return (segment, position) if segment is not None and position >= 0 else (active, 0)
+        if offset >= active.base_offset:
+            return active, max(active.find(offset), 0)
+        segment, position, _ = self._find(offset)
+        return (segment, position) if segment is not None else (active, 0)
 
     def set_high_watermark(self, offset: int) -> None:
         """Within the log. Costs a search only where it is neither the log's end nor among the newest batches."""

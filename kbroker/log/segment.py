@@ -324,12 +324,20 @@ class Segment:
 
     def find(self, offset: int) -> int:
         """Where the first batch begins whose last offset is not below `offset`; -1 if it is in no batch of here."""
+        return self.find_batch(offset)[0]
+
+    def find_batch(self, offset: int) -> tuple[int, int]:
+        """The position that `find` tells, and the size of the batch there."""
         if offset > self._tail_floor and (lasts := self._tail_lasts):
+            positions = self._tail_positions
             entry = bisect_left(lasts, offset)
-            return self._tail_positions[entry] if entry < len(lasts) else -1
+            if entry >= len(lasts):
+                return -1, 0
+            position = positions[entry]
+            return position, (positions[entry + 1] if entry + 1 < len(positions) else self.size) - position
         return self._search(offset)
 
-    def _search(self, offset: int) -> int:
+    def _search(self, offset: int) -> tuple[int, int]:
         position = position_at_or_below(self.offset_index, offset - self.base_offset)
         size = self.ensure_size()
         handle = self.file.open()
@@ -339,14 +347,14 @@ class Segment:
             while at <= limit:
                 base_offset, batch_length, last_offset_delta = _unpack_range(chunk, at)
                 if base_offset + last_offset_delta >= offset:
-                    return position + at
+                    return position + at, LOG_OVERHEAD + batch_length
                 if batch_length < _MINIMUM_BATCH_LENGTH:
                     raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"{self.file.path}: no batch at {position + at}")
                 at += LOG_OVERHEAD + batch_length
             if not at:
                 break  # the file ends before its size
             position += at
-        return -1
+        return -1, 0
 
     def batch_size_at(self, position: int) -> int:
         length = self.file.open().read_at(4, position + 8)

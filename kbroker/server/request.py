@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.protocol.compiler.load import Decode, Encode
 from kbroker.protocol.registry import Api
 from kbroker.server.request_slot import RequestSlot
+from kbroker.server.transport import BYTES
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -79,7 +80,7 @@ class Request:
         if route.holds_slices:
             parts: list[Any] = []
             route.encode(response, parts)
-            self.slot.complete((self._header(sum(map(len, parts))), *parts))
+            self.slot.complete(self._framed(parts))
         else:
             self.reply_encoded(self.encode(response))
 
@@ -93,6 +94,20 @@ class Request:
         """With what `encode` made. It passes by quotas: while the route has some, an answer says so itself."""
         header = self._header(len(body))
         self.slot.complete((header + body,) if len(body) < COPY_SIZE else (header, body))
+
+    def _framed(self, parts: list[Any]) -> list[Any]:
+        """The whole frame, with the bytes before, between and behind the slices in one piece each."""
+        framed: list[Any] = []
+        size = start = 0
+        for number, part in enumerate(parts):
+            size += len(part)
+            if not isinstance(part, BYTES):
+                framed += (b"".join(parts[start:number]), part)
+                start = number + 1
+        if start < len(parts):
+            framed.append(b"".join(parts[start:]))
+        framed[0] = self._header(size) + framed[0]
+        return framed
 
     def _header(self, size: int) -> bytes:
         if self.route.has_flexible_header:

@@ -612,6 +612,20 @@ def test_small_slices_leave_in_one_send_with_the_bytes_around_them(
     assert [each.released for each in slices] == [1] * 20
 
 
+def test_the_end_of_a_response_leaves_with_its_slice(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
+    bench = make_bench()
+    path = tmp_path / "log"
+    path.write_bytes(bytes(range(256)) * 400)
+    with path.open("rb") as file:
+        bench.handler.make_slice = lambda body: Slice(file.fileno(), 0, 70_000)
+        connection, peer = bench.connect()
+        peer.sendall(frame(b"s") + frame(b"e") + frame(b"b1000"))
+        connection.on_readable()
+    content = path.read_bytes()
+    assert split(receive(peer)) == [content[:70_000], b"e", b"B" * 1000]
+    assert bench.transports[connection].sends == [4 + 70_000 + 5, 4 + 1000]
+
+
 @pytest.mark.parametrize("error", [StorageFailure("disk: gone"), OSError(errno.EIO, "gone")])
 def test_a_disk_that_fails_under_a_response_drops_its_connection(
     make_bench: Callable[..., Bench],

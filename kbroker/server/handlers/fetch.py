@@ -32,9 +32,9 @@ DEBUG_REPLICA = -2
 ZSTD_SINCE = 10
 _OVERHEAD = 60  # about what a partition weighs in the answer, beside its records
 
-_PartitionData = messages.PartitionData.value
-_TopicResponse = messages.FetchableTopicResponse.value
-_Response = messages.RESPONSE.value
+_new_response = messages.RESPONSE.maker()
+_new_topic_response = messages.FetchableTopicResponse.maker()
+_new_partition_data = messages.PartitionData.maker()
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -44,7 +44,7 @@ def handle(context: Context, request: Request) -> Any:
     if request.version >= 7 and body.session_epoch != FINAL_EPOCH:
         outcome = _open_session(context, request)
         if isinstance(outcome, ErrorCode):
-            return _Response(error_code=outcome)
+            return _new_response(error_code=outcome)
         session = outcome
         is_incremental = body.session_epoch != INITIAL_EPOCH
     elif body.session_id:
@@ -60,10 +60,10 @@ def handle(context: Context, request: Request) -> Any:
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
     if request.version >= 7:
-        return _Response(error_code=code)
-    return _Response(
+        return _new_response(error_code=code)
+    return _new_response(
         responses=[
-            _TopicResponse(
+            _new_topic_response(
                 topic=topic.topic,
                 partitions=[_failure(each.partition, code) for each in topic.partitions],
             )
@@ -98,7 +98,7 @@ def _targets(request: Request) -> list[FetchTarget]:
 
 
 def _failure(index: int, code: int) -> Any:
-    return _PartitionData(partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None)
+    return _new_partition_data(partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None)
 
 
 class _Fetch:
@@ -171,7 +171,7 @@ class _Fetch:
                     session.move_behind(target)
             if self.is_incremental:
                 answers = [(target, answer) for target, answer, is_news in news if is_news]
-        return _Response(session_id=session.id if session is not None else 0, responses=self._by_topic(answers))
+        return _new_response(session_id=session.id if session is not None else 0, responses=self._by_topic(answers))
 
     def _throttled(self) -> Any:
         """No records, as if nothing had been asked for; a session that would begin with this answer does not."""
@@ -182,8 +182,8 @@ class _Fetch:
         if session is None or not self.is_incremental:
             if session is not None:
                 self.context.fetch_sessions.end(session.id)
-            return _Response()
-        return _Response(session_id=session.id)
+            return _new_response()
+        return _new_response(session_id=session.id)
 
     def park(self) -> None:
         """Wait until `min_bytes` are visible. What was read is let go: it is read again then, and cheaply."""
@@ -239,7 +239,7 @@ class _Fetch:
             if target.topic != last:
                 last = target.topic
                 named = {"topic_id": last} if isinstance(last, bytes) else {"topic": last}
-                topics.append(_TopicResponse(**named))
+                topics.append(_new_topic_response(**named))
             topics[-1].partitions.append(answer)
         return topics
 
@@ -282,7 +282,7 @@ class _Fetch:
         high_watermark = partition.high_watermark
         is_committed = body.isolation_level == READ_COMMITTED
         last_stable_offset = partition.last_stable_offset
-        answer = _PartitionData(
+        answer = _new_partition_data(
             partition_index=target.index,
             high_watermark=high_watermark,
             last_stable_offset=last_stable_offset,
