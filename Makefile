@@ -6,13 +6,18 @@ LISTEN  ?= 127.0.0.1:9092
 DATA    ?= data
 WORKERS ?= auto
 ARGS    ?=
+COMPILE ?= 1
+COMPILED := $(CURDIR)/build/compiled
+SOURCES := $(shell find kbroker -name '*.py')
+# Whoever starts Python so finds the compiled code first, and what is only in the sources (tests, benchmarks) after it.
+FAST    := PYTHONPATH=$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
 
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKED  := $(PIP) --require-hashes --no-build-isolation
 LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
            --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
-.PHONY: help install install-test install-spark run test check docs lint types bench lock clean
+.PHONY: help install install-test install-spark compiled run test check docs lint types bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## what there is to make
@@ -20,18 +25,24 @@ help: ## what there is to make
 
 install: $(VENV)/.installed ## make .venv with kbroker in it
 
-run: install ## start a broker on 127.0.0.1:9092 (LISTEN=host:port DATA=directory ARGS=...)
-	exec $(BIN)/kbroker serve --listen $(LISTEN) --data-dir $(DATA) $(ARGS)
+compiled: $(COMPILED)/.made ## build/compiled: the same code with its hot path in C
+
+run: install ## start a broker on 127.0.0.1:9092 (LISTEN=host:port DATA=directory COMPILE=0 ARGS=...)
+	@test "$(COMPILE)" = 0 || $(MAKE) --silent --no-print-directory compiled || echo "starting without it: that is slower" >&2
+	$(if $(filter-out 0,$(COMPILE)),$(FAST)) exec $(BIN)/kbroker serve --listen $(LISTEN) --data-dir $(DATA) $(ARGS)
 
 check: install-test lint types ## the fast half: ruff, mypy, tests without a JVM
 	$(BIN)/pytest tests -n $(WORKERS) -m "not jvm and not slow" -q $(ARGS)
 
-# The second run forces what systems without epoll and Linux's sendfile get.
-test: install-test install-spark lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
+# The second run forces what systems without epoll and Linux's sendfile get; the third takes the compiled hot path.
+test: install-test install-spark compiled lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
 	$(BIN)/python -m tools.jars specs judge41 spark
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 	KBROKER_PORTABLE=1 $(BIN)/pytest tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
 		-m "not jvm and not slow" $(ARGS)
+	@test -z "$$CI" && ! ls $(COMPILED)/*.so >/dev/null 2>&1 && echo "skipped: the compiled hot path (no C compiler)" || \
+		KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." tests/broker tests/testing compat_tests \
+		-n $(WORKERS) --dist loadgroup -q -m "not jvm and not slow" --ignore tests/testing/test_docs.py $(ARGS)
 
 docs: install-test ## renew the generated pages of docs/
 	$(BIN)/python -m tools.compatibility
@@ -46,15 +57,16 @@ lint: install-test ## ruff: rules and format
 types: install-test ## mypy, strict
 	$(BIN)/mypy
 
-bench: install-test ## side by side with Apache Kafka
+bench: install-test compiled ## side by side with Apache Kafka (COMPILE=0: with the hot path interpreted)
 	$(BIN)/python -m tools.jars judge41
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(if $(filter-out 0,$(COMPILE)),$(FAST)) $(BIN)/python -m benchmarks $(ARGS)
 
 lock: install-test ## renew the lock files in requirements/
 	$(PIP) "pip-tools>=7.4"
 	$(LOCK) --upgrade -o requirements/build.lock requirements/build.in
 	$(LOCK) --upgrade -o requirements/core.lock pyproject.toml
 	$(LOCK) --upgrade --extra test -c requirements/core.lock -o requirements/test.lock pyproject.toml
+	$(LOCK) --upgrade -c requirements/test.lock -o requirements/compile.lock requirements/compile.in
 	$(LOCK) --upgrade -o requirements/spark.lock requirements/spark.in
 
 clean: ## remove everything that was made here, data included
@@ -76,6 +88,13 @@ $(VENV)/.core: requirements/core.lock $(VENV)/.build
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.core
 	$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(COMPILED)/.made: setup.py pyproject.toml requirements/compile.lock $(SOURCES) $(VENV)/.core
+	@echo "compiling the hot path: about a minute, once (make run COMPILE=0 starts without)"
+	rm -rf build
+	$(LOCKED) -r requirements/compile.lock
+	KBROKER_COMPILE=1 $(PIP) --no-build-isolation --no-deps --target $(COMPILED) .
 	@touch $@
 
 $(VENV)/.installed-test: requirements/test.lock $(VENV)/.installed

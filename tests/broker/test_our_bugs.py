@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.log.segment import Segment
+from kbroker.log.filesystem import OsFile
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages.produce import PartitionProduceData, TopicProduceData
 from kbroker.testing.running_broker import RunningBroker
@@ -51,22 +51,22 @@ async def test_a_bug_in_a_write_harms_one_partition_and_leaves_nothing_half_writ
     broker: RunningBroker, connect_to: Connect, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create_topic("t", 2)
-    write = Segment.write
+    write_at = OsFile.write_at
 
-    def fail_for_the_first(self: Segment, buffers: Any, size: int) -> None:
-        if "t-0" in self.file.path:
+    def fail_for_the_first(self: OsFile, buffers: Any, position: int) -> int:
+        if "t-0" in self.path:
             fail()
-        write(self, buffers, size)
+        return write_at(self, buffers, position)
 
     producer_id = await client.new_producer_id()
     batches = [make_batch(b"%d" % partition, producer_id=producer_id) for partition in (0, 1)]
     data = [PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
     topics = [TopicProduceData(name="t", partition_data=data)]
-    monkeypatch.setattr(Segment, "write", fail_for_the_first)
+    monkeypatch.setattr(OsFile, "write_at", fail_for_the_first)
     response = await client.ask("Produce", 9, acks=-1, timeout_ms=1000, topic_data=topics)
     failed, written = response.responses[0].partition_responses
     assert (failed.error_code != 0, written.error_code, written.base_offset) == (True, 0, 0)
-    monkeypatch.setattr(Segment, "write", write)
+    monkeypatch.setattr(OsFile, "write_at", write_at)
     # Other bytes in the buffer that the failed batch came in; then the batch again, by another way.
     assert (await client.produce("t", make_batch(b"?" * 500), partition=1)).error_code == 0
     other = await connect_to(broker)
