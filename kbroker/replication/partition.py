@@ -227,13 +227,17 @@ class Partition:
     def begin_flush(self) -> FlushJob | None:
         if self._is_gone:
             return None
-        self._flushing_bytes = self.log.appended_bytes
-        self._flushing_log = self.log
+        log = self.log
+        self._flushing_bytes = log.appended_bytes
+        self._flushing_log = log
         try:
-            return self.log.begin_flush()
+            job = log.begin_flush()
         except StorageFailure as failure:
             self._on_flush_failed(failure)
             return None
+        if job is None and self._is_durable and log.recovery_point >= log.log_end_offset:
+            self._advance(log.recovery_point, self._flushing_bytes)  # it was fsynced on its way from another directory
+        return job
 
     def end_flush(self, job: FlushJob, failure: StorageFailure | None, now_ms: int) -> None:
         self._flushing_log.complete_flush(job, now_ms)

@@ -323,6 +323,22 @@ async def test_a_partition_that_acknowledges_what_is_on_the_disk_moves_under_loa
     assert again.values() == [b"%d" % number for number in range(200)]
 
 
+def test_what_was_fsynced_on_the_way_is_acknowledged_though_nothing_is_left_to_fsync(
+    filesystem: CrashingFileSystem,
+) -> None:
+    broker = Broker(filesystem, topic_of("orders", configs={"flush.messages": "1"}))
+    codes: list[int] = []
+    broker.write(b"one")
+    broker.partition().wait_committed(0, codes.append)
+    move = broker.begin()
+    broker.copy(move)
+    move.future.flush(NOW)
+    assert broker.swap(move)
+    assert codes == []
+    assert broker.partition().begin_flush() is None
+    assert codes == [0]
+
+
 @pytest.mark.parametrize("fault", ["room", "write_error", "read_error"])
 async def test_a_move_that_the_disk_refuses_leaves_the_partition_where_it_is(
     filesystem: CrashingFileSystem, broker: Broker, fault: str
