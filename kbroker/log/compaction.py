@@ -152,7 +152,9 @@ class Compaction:
                 count += header.record_count
             if count >= most:
                 break
-        return OffsetMap(min(most, max(count, 1)), load_factor=load_factor)
+        if count * 2 <= most:
+            return OffsetMap(max(count, 1), load_factor=0.5)  # there is room: searches are shorter
+        return OffsetMap(min(most, count), load_factor=load_factor)
 
     def _take_keys(self, source: Source, start: int, transactions: CleanedTransactions) -> bool:
         """False: the map is full, and ends with the last batch that was taken in whole."""

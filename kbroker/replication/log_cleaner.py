@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import trio
@@ -55,7 +56,7 @@ class LogCleaner:
         self._clock = clock
         self._pace = CleanerPace(clock, lambda: config.log_cleaner_io_max_bytes_per_second)
         self._is_due = trio.Event()
-        self._uncleanable: dict[Partition, PartitionLog] = {}
+        self._uncleanable: dict[Partition, tuple[PartitionLog, int]] = {}
         self._last_run = clock.monotonic()
         self.stats = CleanerStats()
 
@@ -90,14 +91,14 @@ class LogCleaner:
     def seconds_since_last_run(self) -> float:
         return self._clock.monotonic() - self._last_run
 
-    def uncleanable(self) -> list[Partition]:
-        """The partitions in which something is rotten."""
-        return [partition for partition in list(self._uncleanable) if self._is_uncleanable(partition)]
+    def uncleanable(self) -> list[tuple[Partition, int]]:
+        """The partitions in which something is rotten, and how many bytes that leaves uncompacted."""
+        return [(each, self._uncleanable[each][1]) for each in list(self._uncleanable) if self._is_uncleanable(each)]
 
     def _is_uncleanable(self, partition: Partition) -> bool:
         if partition not in self._uncleanable:
             return False
-        if self._is_held(partition, self._uncleanable[partition]):
+        if self._is_held(partition, self._uncleanable[partition][0]):
             return True
         del self._uncleanable[partition]  # deleted; or moved, and what was rotten may not have come along
         return False
@@ -212,7 +213,10 @@ class LogCleaner:
         return True
 
     def _give_up(self, partition: Partition, reason: str, bug: Exception | None = None) -> None:
-        self._uncleanable[partition] = partition.log
+        size = 0
+        with suppress(StorageFailure, InvalidBatch):
+            size = partition.log.cleanable(self._clock.now_ms()).cleanable_bytes
+        self._uncleanable[partition] = (partition.log, size)
         fields = {"topic": partition.topic, "partition": partition.index}
         text = "%s-%d is not compacted any more, until a restart: %s"
         logger.error(text, partition.topic, partition.index, reason, extra=fields, exc_info=bug)
