@@ -87,7 +87,7 @@ class BatchFilter:
         has_passed = self._has_passed(header)
         has_tombstone = False
         largest_delta: int | None = None
-        kept: list[tuple[int, int]] = []
+        kept: list[int] = []  # start and end in turn: pairs would keep the garbage collector busy
         offsets: list[int] = []
         for number, (start, end, offset_delta, timestamp_delta, key, is_null) in enumerate(iter_spans(data, header)):
             if not number & _RECORDS_BETWEEN_TICKS:
@@ -98,20 +98,20 @@ class BatchFilter:
             has_tombstone |= is_null
             if largest_delta is None or timestamp_delta > largest_delta:
                 largest_delta = timestamp_delta
-            kept.append((start, end))
+            kept += (start, end)
             offsets.append(offset)
         if largest_delta is None:
             return self._empty(header)
         if has_tombstone and not header.has_delete_horizon:
             return self._with_horizon(batch, header, frozenset(offsets))
-        if len(kept) == count:
+        if len(offsets) == count:
             return batch, header.last_offset, header.max_timestamp
         max_timestamp = header.max_timestamp
         if not header.is_log_append_time and abs(header.base_timestamp + largest_delta) <= _MAX_INT64:
             max_timestamp = header.base_timestamp + largest_delta
         # Records keep their bytes: what their offsets and timestamps are counted from stays in the header.
-        records = b"".join([data[start:end] for start, end in kept])
-        new = header._replace(record_count=len(kept), max_timestamp=max_timestamp)
+        records = b"".join([data[start:end] for start, end in zip(kept[::2], kept[1::2], strict=True)])
+        new = header._replace(record_count=len(offsets), max_timestamp=max_timestamp)
         return pack_batch(new, compress(header.codec, records)), header.last_offset, max_timestamp
 
     def _with_horizon(self, batch: memoryview, header: BatchHeader, offsets: frozenset[int] | None) -> Kept:

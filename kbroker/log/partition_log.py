@@ -758,6 +758,19 @@ class PartitionLog:
                 file.unlink()
         return doomed[0][0] if doomed else None
 
+    def take_deleted(self, now_ms: int) -> list[str]:
+        """As `collect_deleted`, but the caller removes these files, in a thread: large ones take the disk a while."""
+        taken: list[str] = []
+        doomed = self._doomed
+        while doomed and doomed[0][0] <= now_ms:
+            for file in doomed.popleft()[1]:
+                if file.pins:
+                    file.unlink()  # when the last one goes
+                else:
+                    file.close()
+                    taken.append(file.path)
+        return taken
+
     # Compaction
 
     @property

@@ -22,6 +22,7 @@ from kbroker.controller.image import Image
 from kbroker.errors import StorageFailure
 from kbroker.log.cleanable import Cleanable
 from kbroker.log.compaction import Compaction, Limits
+from kbroker.log.filesystem import FileSystem
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.record_batch import InvalidBatch
 from kbroker.replication.cleaner_pace import CleanerPace, CompactionStopped
@@ -108,8 +109,20 @@ class LogCleaner:
     async def clean_dirtiest(self) -> bool:
         """False: no log is due."""
         self._last_run = self._clock.monotonic()
+        await self._remove_replaced()
         found = await self._find_dirtiest()
         return found is not None and await self._clean(*found)
+
+    async def _remove_replaced(self) -> None:
+        """The files of segments that were replaced, after file.delete.delay.ms."""
+        now_ms = self._clock.now_ms()
+        compacted = [each.log for each in self._table if each.log.config.is_compacted and each.log.is_loaded]
+        paths = [path for log in compacted for path in log.take_deleted(now_ms)]
+        if paths:
+            try:
+                await in_thread(_remove_all, self._table.directories[0].files.filesystem, paths)
+            except StorageFailure as failure:
+                logger.error("files of replaced segments are left behind until the next start: %s", failure)
 
     async def _find_dirtiest(self) -> tuple[Partition, Cleanable] | None:
         dirtiest: tuple[Partition, Cleanable] | None = None
@@ -148,7 +161,6 @@ class LogCleaner:
 
     def _look_at(self, partition: Partition) -> Cleanable:
         log, now_ms = partition.log, self._clock.now_ms()
-        log.collect_deleted(now_ms)
         if log.recovery_point < log.segment_base_offsets[-1]:
             self._flusher.request(partition)
         cleanable = log.cleanable(now_ms)
@@ -232,3 +244,8 @@ class LogCleaner:
         text = "%s-%d has been compacted up to offset %d: %d bytes became %d in %.2f s"
         end_offset = partition.log.cleaner_offset
         logger.info(text, partition.topic, partition.index, end_offset, size_before, written, seconds, extra=fields)
+
+
+def _remove_all(filesystem: FileSystem, paths: list[str]) -> None:
+    for path in paths:
+        filesystem.remove(path)

@@ -15,6 +15,7 @@ from kbroker.controller.changes import TopicConfigsChanged
 from kbroker.controller.image import Image
 from kbroker.log.checkpoint import CLEANER_CHECKPOINT, read_offsets
 from kbroker.log.compaction import Compaction
+from kbroker.log.file_slice import FileSlice
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.log_cleaner import LogCleaner
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
@@ -113,6 +114,26 @@ async def test_it_goes_on_after_a_restart_where_it_was(broker: CleaningBroker) -
     again.fill()
     assert await again.cleaner.clean_dirtiest()
     assert [each[0] for each in again.pairs()] == [37, 38, 39]
+
+
+async def test_replaced_segments_leave_the_disk_after_their_delay_and_when_nobody_reads_them() -> None:
+    broker = CleaningBroker(FaultyFileSystem(), topic_of("table", configs={**COMPACTED, "file.delete.delay.ms": "0"}))
+    broker.fill()
+    log = broker.partition("table").log
+    piece = log.read(0, 1 << 20)
+    assert isinstance(piece, FileSlice)
+    content = piece.read()
+
+    def deleted() -> list[str]:
+        return [name for name in broker.filesystem.list_names(log.path) if name.endswith(".deleted")]
+
+    await broker.cleaner.clean_dirtiest()
+    assert len(deleted()) > 3
+    await broker.cleaner.clean_dirtiest()
+    assert deleted() == [f"{0:020d}.log.deleted"]
+    assert piece.read() == content
+    piece.release()
+    assert deleted() == []
 
 
 async def test_a_log_that_nobody_has_used_stays_unread(broker: CleaningBroker) -> None:
