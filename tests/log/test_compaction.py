@@ -331,6 +331,20 @@ def test_a_small_buffer_takes_several_rounds_to_the_same_end(faulty: FaultyFileS
     log.close()
 
 
+def test_what_lies_behind_the_keys_of_a_round_is_left_to_the_next(faulty: FaultyFileSystem) -> None:
+    log = open_log(faulty, "/t")
+    for number in range(4):
+        append(log, make_batch(b"1", key=b"k%d" % number))
+        append(log, make_batch(b"1", key=None))
+    seal(log)
+    log.update_config(BIG)
+    two_keys = Limits(dedupe_buffer_size=48, load_factor=1.0)
+    for left in ([0, 2, 4, 5, 6, 7], [0, 2, 4, 6]):
+        compact(log, limits=two_keys)
+        assert [each.offset for each in records_of(log)] == left
+    log.close()
+
+
 def test_a_batch_with_more_keys_than_the_buffer_holds_says_so(faulty: FaultyFileSystem) -> None:
     log = filled((faulty, "/t"), BIG, [(f"k{number}", "x") for number in range(50)])
     with pytest.raises(InvalidBatch, match="more keys than 240 bytes have room for"):
@@ -428,12 +442,16 @@ def test_truncation_takes_the_mark_of_the_cleaner_back(place: Place) -> None:
 
 def test_a_follower_takes_holes_and_compacts_on(place: Place) -> None:
     log = open_log(*place, SMALL)
-    for offset in (0, 5, 6, 40, 41, 90, 200):
+    for offset in (0, 5, 6, 40, 41, 90, 200, 300):
         batch = keyed_batch(("a", f"{offset}" + "x" * 60))
         restamp(batch, 0, offset, 0)
+        if offset == 300:
+            log.roll(NOW, base_offset=300)
         log.append_as_follower(batch)
-    log.set_high_watermark(201)
-    seal(log)
+    log.set_high_watermark(301)
+    log.flush(NOW)
     compact(log)
-    assert [each[0] for each in pairs_of(log)] == [200]
+    assert [each[0] for each in pairs_of(log)] == [200, 300]
+    assert log.cleaner_offset == 300  # though its last batch ended before
+    assert not log.cleanable(NOW).cleanable_bytes
     log.close()

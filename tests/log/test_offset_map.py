@@ -22,6 +22,16 @@ def test_it_is_a_dict_from_key_to_newest_offset(keys: list[bytes], others: list[
         assert offset_map.get(key) == model.get(key, -1)
 
 
+def test_two_entries_side_by_side_are_no_third() -> None:
+    offset_map = OffsetMap(10)
+    keys = [b"a" * 15, b"x" * 14 + b"\x0f", b"\x0f" + b"x" * 14]
+    for offset, key in enumerate(keys):
+        assert offset_map.get(key) == -1
+        offset_map.put(key, offset)
+    assert [offset_map.get(key) for key in keys] == [0, 1, 2]
+    assert len(offset_map._counts) == 1
+
+
 def test_full_buckets_spill_and_nothing_is_lost() -> None:
     offset_map = OffsetMap(10_000, load_factor=1.0)
     keys = [b"customer-%d" % number for number in range(10_000)]

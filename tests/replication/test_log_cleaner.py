@@ -217,6 +217,21 @@ async def test_a_log_that_is_truncated_meanwhile_keeps_what_is_left(
     assert left_over(broker) == []
 
 
+async def test_what_is_written_after_a_cut_is_not_replaced_by_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = CleaningBroker(FaultyFileSystem(), topic_of("table", configs={**COMPACTED, "segment.bytes": "100000"}))
+    broker.fill()
+    log = broker.partition("table").log
+
+    def cut_and_go_on() -> None:
+        log.truncate_to(5)
+        broker.fill(count=15, keys=1)
+
+    before_the_swap(monkeypatch, cut_and_go_on)
+    assert await broker.cleaner.clean_dirtiest()
+    assert [key for offset, key, _value in broker.pairs() if offset >= 5] == ["k0"] * 15
+    assert log.cleaner_offset is None
+
+
 async def test_records_that_are_deleted_meanwhile_stay_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     both = {**COMPACTED, "cleanup.policy": "compact,delete", "file.delete.delay.ms": "0"}
     broker = CleaningBroker(FaultyFileSystem(), topic_of("table", configs=both))
