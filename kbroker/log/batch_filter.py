@@ -6,11 +6,12 @@ An empty batch keeps what is known of a producer, or where the compacted part en
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kbroker.log.cleaned_transactions import CleanedTransactions
 from kbroker.log.offset_map import OffsetMap
 from kbroker.log.producer_replay import read_marker
+from kbroker.log.producer_state import ProducerEntry
 from kbroker.protocol.compression import compress, decompress
 from kbroker.protocol.record_batch import (
     ATTRIBUTE_CONTROL,
@@ -25,9 +26,6 @@ from kbroker.protocol.record_batch import (
 )
 from kbroker.protocol.record_spans import iter_spans
 from kbroker.protocol.records import build_batch, iter_records
-
-if TYPE_CHECKING:
-    from kbroker.log.compaction import LastRecord
 
 __all__ = ["BatchFilter", "Kept"]
 
@@ -46,7 +44,7 @@ class BatchFilter:
         self,
         offset_map: OffsetMap,
         transactions: CleanedTransactions,
-        last_records: Mapping[int, LastRecord],
+        producers: Mapping[int, ProducerEntry],
         tick: Callable[[], None],
         *,
         end_offset: int,
@@ -55,7 +53,7 @@ class BatchFilter:
     ) -> None:
         self.transactions = transactions
         self._map = offset_map
-        self._last_records = last_records
+        self._producers = producers
         self._tick = tick
         self._end_offset = end_offset
         self._now_ms = now_ms
@@ -147,9 +145,9 @@ class BatchFilter:
         """The last one of its producer tells the next sequence, or the epoch; the last of all where the log ends."""
         if header.last_offset + 1 == self._end_offset:
             return True
-        last = self._last_records.get(header.producer_id) if header.producer_id >= 0 else None
-        if last is None:
+        producer = self._producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if producer is None:
             return False
-        if last.last_offset >= 0:
-            return header.last_offset == last.last_offset
-        return header.is_control and header.producer_epoch == last.epoch
+        if producer.last_offset >= 0:
+            return header.last_offset == producer.last_offset
+        return header.is_control and header.producer_epoch == producer.epoch

@@ -26,6 +26,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.offset_index import OFFSET_ENTRY_SIZE
 from kbroker.log.offset_map import BYTES_PER_KEY, OffsetMap
 from kbroker.log.producer_replay import read_marker
+from kbroker.log.producer_state import ProducerEntry
 from kbroker.log.segment import Segment
 from kbroker.log.time_index import TIME_ENTRY_SIZE
 from kbroker.protocol.compression import decompress
@@ -40,7 +41,7 @@ from kbroker.protocol.record_batch import (
 )
 from kbroker.protocol.record_spans import iter_spans
 
-__all__ = ["Compaction", "LastRecord", "Limits", "Pace", "Source"]
+__all__ = ["Compaction", "Limits", "Pace", "Source"]
 
 _MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 # Our own bound on a group: its renames are made in one turn of the loop, about 10 us each.
@@ -66,13 +67,6 @@ class Limits(NamedTuple):
     io_buffer_size: int = 256 << 10
 
 
-class LastRecord(NamedTuple):
-    """What of a producer has to stay in the log, or it would be forgotten."""
-
-    last_offset: int  # of its data; -1: there is none, only markers
-    epoch: int
-
-
 class Source(NamedTuple):
     """A segment to be compacted. The thread reads its file by name."""
 
@@ -93,7 +87,7 @@ class Compaction:
         cleanable: Cleanable,
         *,
         aborted: Sequence[AbortedTransaction],
-        last_records: Mapping[int, LastRecord],
+        producers: Mapping[int, ProducerEntry],
         now_ms: int,
         limits: Limits,
         pace: Pace,
@@ -106,7 +100,7 @@ class Compaction:
         self._filesystem = filesystem
         self._sources = sources
         self._aborted = aborted
-        self._last_records = last_records
+        self._producers = producers
         self._now_ms = now_ms
         self._limits = limits
         self._pace = pace
@@ -134,7 +128,7 @@ class Compaction:
         self._filter = BatchFilter(
             offset_map,
             CleanedTransactions(self._aborted),
-            self._last_records,
+            self._producers,
             self._pace.tick,
             end_offset=end,
             now_ms=self._now_ms,

@@ -19,7 +19,7 @@ from kbroker.log.append_result import AppendResult, refused, refused_or_repeated
 from kbroker.log.append_rules import AppendRules, Rejection
 from kbroker.log.cleanable import Cleanable, find_cleanable
 from kbroker.log.cleaned_segment import CleanedSegment
-from kbroker.log.compaction import Compaction, LastRecord, Limits, Pace, Source
+from kbroker.log.compaction import Compaction, Limits, Pace, Source
 from kbroker.log.file_cache import CachedFile, FileCache
 from kbroker.log.file_slice import FileSlice
 from kbroker.log.flush_job import FlushJob
@@ -800,10 +800,6 @@ class PartitionLog:
             for number, segment in enumerate(self._segments)
             if (end := self._segments.end_of(number)) is not None and end <= end_offset
         ]
-        last_records = {
-            producer_id: LastRecord(entry.last_offset, entry.epoch)
-            for producer_id, entry in self._producers.entries.items()
-        }
         return Compaction(
             self._files.filesystem,
             self.path,
@@ -811,7 +807,7 @@ class PartitionLog:
             sources,
             cleanable,
             aborted=self.aborted_transactions(self._segments.first.base_offset, end_offset),
-            last_records=last_records,
+            producers=dict(self._producers.entries),
             now_ms=now_ms,
             limits=limits,
             pace=pace,
