@@ -138,17 +138,14 @@ class Compaction:
 
     def _new_map(self, dirty: Sequence[Source]) -> OffsetMap:
         """As large as it may get, or as there are records: a small log needs no large table."""
-        load_factor = self._limits.load_factor
-        most = max(int(self._limits.dedupe_buffer_size / BYTES_PER_KEY * load_factor), 1)
+        most = max(int(self._limits.dedupe_buffer_size / BYTES_PER_KEY * self._limits.load_factor), 1)
         count = 0
         for source in dirty:
             for _data, _at, header in self._batches(source, is_header_enough=True):
                 count += header.record_count
             if count >= most:
                 break
-        if count * 2 <= most:
-            return OffsetMap(max(count, 1), load_factor=0.5)  # there is room: searches are shorter
-        return OffsetMap(min(most, count), load_factor=load_factor)
+        return OffsetMap(min(most, count))
 
     def _take_keys(self, source: Source, start: int, transactions: CleanedTransactions) -> bool:
         """False: the map is full, and ends with the last batch that was taken in whole."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
+
 import hypothesis.strategies as st
 from hypothesis import given
 
@@ -29,23 +31,18 @@ def test_two_entries_side_by_side_are_no_third() -> None:
         assert offset_map.get(key) == -1
         offset_map.put(key, offset)
     assert [offset_map.get(key) for key in keys] == [0, 1, 2]
-    assert len(offset_map._counts) == 1
+    assert len(offset_map._digests) == 1
 
 
-def test_full_buckets_spill_and_nothing_is_lost() -> None:
-    offset_map = OffsetMap(10_000, load_factor=1.0)
-    keys = [b"customer-%d" % number for number in range(10_000)]
+def test_many_keys_take_little_more_than_24_bytes_each() -> None:
+    offset_map = OffsetMap(20_000)
+    keys = [b"customer-%d" % number for number in range(20_000)]
     for offset, key in enumerate(keys):
         offset_map.put(key, offset)
     for offset, key in enumerate(keys[:5000]):
         offset_map.put(key, 20_000 + offset)
-    assert offset_map.is_full
-    assert offset_map.size == 10_000
-    assert 0 < len(offset_map._spilled) < 1500
-    assert [offset_map.get(key) for key in keys] == [*range(20_000, 25_000), *range(5000, 10_000)]
-
-
-def test_its_memory_is_known_beforehand() -> None:
-    offset_map = OffsetMap(100_000, load_factor=0.9)
-    room = len(offset_map._table) + len(offset_map._offsets) * 8
-    assert room < 1.01 * BYTES_PER_KEY * 100_000 / 0.9
+    assert offset_map.size == offset_map.capacity == 20_000
+    assert [offset_map.get(key) for key in keys] == [*range(20_000, 25_000), *range(5000, 20_000)]
+    lists = (offset_map._digests, offset_map._offsets)
+    room = sum(getsizeof(each) for every in lists for each in (every, *every))
+    assert room < 1.25 * BYTES_PER_KEY * 20_000
