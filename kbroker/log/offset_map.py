@@ -1,7 +1,7 @@
 """The newest offset of each key, in memory that is known beforehand: about 24 bytes for a key, however long it is.
 
-A key is known by 16 bytes: itself if it is short, else a hash. They lie in buckets of about 64, each a bytearray, which is
-searched in C. Buckets are made as keys come: to clear one large table would hold up every other thread.
+A key is known by 16 bytes: itself if it is short, else a hash. They lie in buckets of about 64, each a bytearray
+that is searched in C. Buckets are made as keys come: to clear one large table would hold up every other thread.
 """
 
 from __future__ import annotations
