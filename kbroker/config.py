@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.config_key import (
     DAY_MS,
+    MAX_DOUBLE,
     MAX_INT,
     MAX_LONG,
     MB,
@@ -156,7 +157,6 @@ class TopicConfig(ConfigTable):
         at_least(0),
         "How long a tombstone survives compaction, so that slow readers still see the delete.",
         "log.cleaner.delete.retention.ms",
-        acts=False,
     )
     file_delete_delay_ms = int64(
         60_000,
@@ -211,7 +211,6 @@ class TopicConfig(ConfigTable):
         at_least(1),
         "Longest time that a record stays out of compaction's reach.",
         "log.cleaner.max.compaction.lag.ms",
-        acts=False,
     )
     max_message_bytes = int32(
         MB + 12,
@@ -249,14 +248,12 @@ class TopicConfig(ConfigTable):
         between(0, 1),
         "Share of the log that must be uncompacted before compaction begins.",
         "log.cleaner.min.cleanable.ratio",
-        acts=False,
     )
     min_compaction_lag_ms = int64(
         0,
         at_least(0),
         "Time for which a record is safe from compaction.",
         "log.cleaner.min.compaction.lag.ms",
-        acts=False,
     )
     min_insync_replicas = int32(
         1, at_least(1), "Replicas that must be in sync before acks=all is accepted.", "min.insync.replicas"
@@ -382,18 +379,33 @@ class BrokerConfig(InactiveBrokerConfig):
         "Addresses to listen on, as NAME://HOST:PORT. By default this machine only, as nobody is authenticated.",
         update=PER_BROKER,
     )
-    log_cleaner_delete_retention_ms = int64(
-        DAY_MS, at_least(0), "Broker's default for delete.retention.ms.", acts=False, update=CLUSTER_WIDE
+    log_cleaner_backoff_ms = int64(
+        15_000, at_least(0), "How long compaction rests when nothing is to be done.", update=CLUSTER_WIDE
     )
-    log_cleaner_enable = flag(True, "Whether compaction runs at all.", acts=False)
+    log_cleaner_dedupe_buffer_size = int64(
+        128 * MB, None, "Memory in which compaction notes keys, 24 bytes for each.", update=CLUSTER_WIDE
+    )
+    log_cleaner_delete_retention_ms = int64(
+        DAY_MS, at_least(0), "Broker's default for delete.retention.ms.", update=CLUSTER_WIDE
+    )
+    log_cleaner_enable = flag(True, "Whether compaction runs at all.")
+    log_cleaner_io_buffer_load_factor = double(
+        0.9, None, "How full the table of keys may get before compaction begins anew.", update=CLUSTER_WIDE
+    )
+    log_cleaner_io_buffer_size = int32(
+        512 * 1024, at_least(0), "Memory in which compaction reads and writes, half of it each.", update=CLUSTER_WIDE
+    )
+    log_cleaner_io_max_bytes_per_second = double(
+        MAX_DOUBLE, None, "Most bytes that compaction reads and writes in a second.", update=CLUSTER_WIDE
+    )
     log_cleaner_max_compaction_lag_ms = int64(
-        MAX_LONG, at_least(1), "Broker's default for max.compaction.lag.ms.", acts=False, update=CLUSTER_WIDE
+        MAX_LONG, at_least(1), "Broker's default for max.compaction.lag.ms.", update=CLUSTER_WIDE
     )
     log_cleaner_min_cleanable_ratio = double(
-        0.5, between(0, 1), "Broker's default for min.cleanable.dirty.ratio.", acts=False, update=CLUSTER_WIDE
+        0.5, between(0, 1), "Broker's default for min.cleanable.dirty.ratio.", update=CLUSTER_WIDE
     )
     log_cleaner_min_compaction_lag_ms = int64(
-        0, at_least(0), "Broker's default for min.compaction.lag.ms.", acts=False, update=CLUSTER_WIDE
+        0, at_least(0), "Broker's default for min.compaction.lag.ms.", update=CLUSTER_WIDE
     )
     log_cleanup_policy = strings(
         ("delete",), some_of("compact", "delete"), "Broker's default for cleanup.policy.", update=CLUSTER_WIDE

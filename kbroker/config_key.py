@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
 
 __all__ = [
     "DAY_MS",
+    "MAX_DOUBLE",
     "MAX_INT",
     "MAX_LONG",
     "MB",
@@ -51,6 +52,7 @@ Check = Callable[[Any], str | None]
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
+MAX_DOUBLE: Final = 1.7976931348623157e308
 DAY_MS: Final = 86_400_000
 MB: Final = 1 << 20
 

@@ -38,7 +38,6 @@ __all__ = ["InactiveBrokerConfig"]
 
 CLUSTER_WIDE: Final = UpdateMode.CLUSTER_WIDE
 PER_BROKER: Final = UpdateMode.PER_BROKER
-MAX_DOUBLE: Final = 1.7976931348623157e308
 
 _SECURITY = "org.apache.kafka.common.security"
 _TOPIC_BASED = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
@@ -193,21 +192,6 @@ class InactiveBrokerConfig(ConfigTable):
     kafka_metrics_reporters = strings((), None, "Java classes that report the older metrics.")
     leader_imbalance_check_interval_seconds = int64(
         300, at_least(1), "How often the controller looks for leaderships to give back."
-    )
-    log_cleaner_backoff_ms = int64(
-        15_000, at_least(0), "How long compaction rests when nothing is to be done.", update=CLUSTER_WIDE
-    )
-    log_cleaner_dedupe_buffer_size = int64(
-        128 * MB, None, "Memory in which all compaction threads note keys.", update=CLUSTER_WIDE
-    )
-    log_cleaner_io_buffer_load_factor = double(
-        0.9, None, "How full the table of keys may get before compaction begins anew.", update=CLUSTER_WIDE
-    )
-    log_cleaner_io_buffer_size = int32(
-        512 * 1024, at_least(0), "Memory in which compaction threads read and write.", update=CLUSTER_WIDE
-    )
-    log_cleaner_io_max_bytes_per_second = double(
-        MAX_DOUBLE, None, "Most bytes that compaction reads and writes in a second.", update=CLUSTER_WIDE
     )
     log_cleaner_threads = int32(1, at_least(0), "Threads that compact.", update=CLUSTER_WIDE)
     log_dir_failure_timeout_ms = int64(

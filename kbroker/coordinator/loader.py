@@ -59,6 +59,8 @@ class Loader:
         uncollected_bytes = 0
         while offset < log.log_end_offset:
             piece = log.read(offset, _READ_BYTES)
+            if piece is None:
+                break  # compaction has taken what was there
             if not isinstance(piece, FileSlice):
                 logger.error("%s cannot be read at offset %d: %r", self._partition, offset, piece)
                 break

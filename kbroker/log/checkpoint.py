@@ -1,7 +1,7 @@
 """Kafka's small text files: a version line, a count line, then one line for each entry, fields apart by a blank.
 
-The three at the top of a data directory (recovery points, high watermarks, log starts) map a partition to an offset.
-Written beside and renamed over, so that a crash leaves the old one or the new one.
+Those at the top of a data directory (recovery points, high watermarks, log starts, how far compacted) map a partition
+to an offset. Written beside and renamed over, so that a crash leaves the old one or the new one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from kbroker.log.filesystem import FileSystem
 
 __all__ = [
+    "CLEANER_CHECKPOINT",
     "LOG_START_CHECKPOINT",
     "RECOVERY_POINT_CHECKPOINT",
     "REPLICATION_CHECKPOINT",
@@ -23,6 +24,7 @@ __all__ = [
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 _VERSION = 0
 

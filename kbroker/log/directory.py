@@ -2,6 +2,7 @@
 
     .lock  meta.properties  .kafka_cleanshutdown  kbroker.format
     recovery-point-offset-checkpoint  replication-offset-checkpoint  log-start-offset-checkpoint
+    cleaner-offset-checkpoint
     <topic>-<partition>/  <topic>-<partition>.<unique>-delete/  <topic>-<partition>.<unique>-future/
 
 Never decides which partitions there are to be; opens no log before somebody uses it.
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kbroker.errors import StorageFailure, UserError
 from kbroker.log.checkpoint import (
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
@@ -73,6 +75,8 @@ class DataDirectory:
         self._recovery_points = read_offsets(filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}")
         self._high_watermarks = read_offsets(filesystem, f"{path}/{REPLICATION_CHECKPOINT}")
         self._log_starts = read_offsets(filesystem, f"{path}/{LOG_START_CHECKPOINT}")
+        self._cleaner_offsets = read_offsets(filesystem, f"{path}/{CLEANER_CHECKPOINT}")
+        self._written_cleaner_offsets = dict(self._cleaner_offsets)
 
     @classmethod
     def open(
@@ -108,6 +112,10 @@ class DataDirectory:
             raise
         directory._find_partitions()
         return directory
+
+    @property
+    def _all_offsets(self) -> tuple[dict[TopicPartition, int], ...]:
+        return self._recovery_points, self._high_watermarks, self._log_starts, self._cleaner_offsets
 
     def _find_partitions(self) -> None:
         self._found: set[TopicPartition] = set()
@@ -174,7 +182,7 @@ class DataDirectory:
     def create_prepared_log(self, topic: str, partition: int, config: LogConfig) -> PartitionLog:
         """A new partition whose directory has been made."""
         key = (topic, partition)
-        for offsets in (self._recovery_points, self._high_watermarks, self._log_starts):
+        for offsets in self._all_offsets:
             offsets.pop(key, None)
         self._found.add(key)
         return self._new_log(key, config, is_clean=True)
@@ -187,6 +195,7 @@ class DataDirectory:
             log_start_offset=self._log_starts.get(key, 0),
             recovery_point=self._recovery_points.get(key, 0),
             high_watermark=self._high_watermarks.get(key, 0),
+            cleaner_offset=self._cleaner_offsets.get(key),
             is_clean=is_clean,
             random_below=self._random_below,
         )
@@ -208,7 +217,7 @@ class DataDirectory:
         self._found.discard(key)
         doomed = f"{self.path}/{deleted_name(topic, partition, unique)}"
         self.files.filesystem.rename(self.path_of(topic, partition), doomed)
-        for offsets in (self._recovery_points, self._high_watermarks, self._log_starts):
+        for offsets in self._all_offsets:
             offsets.pop(key, None)
         self._deleted.append((doomed, log))
 
@@ -251,11 +260,12 @@ class DataDirectory:
             self._log_starts[key] = log_start_offset
             self._recovery_points[key] = recovery_point
             self._high_watermarks[key] = high_watermark
+            self._cleaner_offsets.pop(key, None)
             log = self._new_log(key, config, is_clean=True)
             log.load()
         except BaseException:
             self.logs.pop(key, None)
-            for offsets in (self._recovery_points, self._high_watermarks, self._log_starts):
+            for offsets in self._all_offsets:
                 offsets.pop(key, None)
             filesystem.rename(self.path_of(topic, partition), path)
             raise
@@ -272,6 +282,7 @@ class DataDirectory:
             LogConfig(),
             log_start_offset=self._log_starts.get(key, 0),
             recovery_point=self._recovery_points.get(key, 0),
+            cleaner_offset=self._cleaner_offsets.get(key, 0),
             is_clean=self.was_clean,
         )
         for segment in loaded.segments:
@@ -320,8 +331,24 @@ class DataDirectory:
         self.write_checkpoints([self._log_start_checkpoint()])
 
     def take_checkpoints(self) -> list[tuple[str, dict[TopicPartition, int]]]:
-        """All three as they are now; the caller has them written, in a thread."""
-        return [self._recovery_point_checkpoint(), self._high_watermark_checkpoint(), self._log_start_checkpoint()]
+        """All as they are now; the caller has them written, in a thread."""
+        return [
+            self._recovery_point_checkpoint(),
+            self._high_watermark_checkpoint(),
+            self._log_start_checkpoint(),
+            *self.take_cleaner_checkpoint(),
+        ]
+
+    def take_cleaner_checkpoint(self) -> list[tuple[str, dict[TopicPartition, int]]]:
+        """How far the logs are compacted, if that has changed: most directories have no such file."""
+        offsets = self._cleaner_offsets
+        for key, log in self.logs.items():
+            if log.cleaner_offset is not None:
+                offsets[key] = log.cleaner_offset
+        if offsets == self._written_cleaner_offsets:
+            return []
+        self._written_cleaner_offsets = dict(offsets)
+        return [(f"{self.path}/{CLEANER_CHECKPOINT}", self._written_cleaner_offsets)]
 
     def write_checkpoints(self, checkpoints: Iterable[tuple[str, dict[TopicPartition, int]]]) -> None:
         """Blocks on fsync. Not two at a time."""
@@ -355,6 +382,7 @@ class DataDirectory:
             log.flush(now_ms)
         self.checkpoint_high_watermarks()
         self.checkpoint_log_starts()
+        self.write_checkpoints(self.take_cleaner_checkpoint())
         end_offsets = [(log, log.log_end_offset) for log in loaded]
         for log in loaded:
             log.close()

@@ -26,6 +26,10 @@ class LogConfig:
     compression_type: str = "producer"  # or uncompressed, gzip, snappy, lz4, zstd
     compression_level: int | None = None  # of the forced codec; None is the codec's own default
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    delete_retention_ms: int = 24 * 3_600_000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = UNLIMITED
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     message_timestamp_before_max_ms: int = UNLIMITED
     message_timestamp_after_max_ms: int = UNLIMITED
@@ -35,6 +39,11 @@ class LogConfig:
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def max_segment_ms(self) -> int:
+        """A compacted log closes its segment in time for max.compaction.lag.ms."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def is_deleted(self) -> bool:

@@ -17,6 +17,9 @@ from kbroker.errors import StorageFailure
 from kbroker.log.aborted_index import AbortedTransaction, aborted_in_range
 from kbroker.log.append_result import AppendResult, refused, refused_or_repeated
 from kbroker.log.append_rules import AppendRules, Rejection
+from kbroker.log.cleanable import Cleanable, find_cleanable
+from kbroker.log.cleaned_segment import CleanedSegment
+from kbroker.log.compaction import Compaction, Limits, Pace, Source
 from kbroker.log.file_cache import CachedFile, FileCache
 from kbroker.log.file_slice import FileSlice
 from kbroker.log.flush_job import FlushJob
@@ -84,6 +87,7 @@ class PartitionLog:
         "_staged_bytes",
         "_undo",
         "appended_bytes",
+        "cleaner_offset",
         "config",
         "path",
         "unparsable_batches",
@@ -106,6 +110,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         recovery_point: int = 0,
         high_watermark: int = 0,
+        cleaner_offset: int | None = None,
         is_clean: bool = True,
         random_below: Callable[[int], int] = no_jitter,
     ) -> None:
@@ -117,6 +122,7 @@ class PartitionLog:
         self._high_watermark = high_watermark
         self._checkpointed_end = high_watermark
         self._flush = FlushState(recovery_point)
+        self.cleaner_offset = cleaner_offset  # up to where it has been compacted; None: never
         self._is_clean = is_clean
         self._is_loaded = False
         self.was_shortened = False  # by recovery: the caller gives it a new leader epoch before it serves
@@ -139,7 +145,7 @@ class PartitionLog:
         self._rules = AppendRules(config)
         self._is_append_time = config.message_timestamp_type == "LogAppendTime"
         self._segment_bytes = config.segment_bytes
-        self._segment_ms = config.segment_ms
+        self._segment_ms = config.max_segment_ms
         # The time index has the larger entries, and room for one more has to be left for the closing one.
         self._max_entries = max(config.segment_index_bytes // TIME_ENTRY_SIZE - 1, 1)
 
@@ -162,6 +168,7 @@ class PartitionLog:
             self.config,
             log_start_offset=self._log_start_offset,
             recovery_point=self.recovery_point,
+            cleaner_offset=self.cleaner_offset or 0,
             is_clean=self._is_clean,
         )
         self._segments = loaded.segments
@@ -691,6 +698,8 @@ class PartitionLog:
     def _finish_truncation(self, end_offset: int) -> None:
         self._log_end_offset = end_offset
         self.recovery_point = min(self.recovery_point, end_offset)
+        if self.cleaner_offset is not None:
+            self.cleaner_offset = min(self.cleaner_offset, end_offset)
         self._epochs.truncate_from_end(end_offset)
         self._log_start_offset = min(self._log_start_offset, end_offset)
         self._producers = rebuild_producers(self._segments, self._snapshots, end_offset)
@@ -750,6 +759,82 @@ class PartitionLog:
             for file in doomed.popleft()[1]:
                 file.unlink()
         return doomed[0][0] if doomed else None
+
+    def take_deleted(self, now_ms: int) -> list[str]:
+        """As `collect_deleted`, but the caller removes these files, in a thread: large ones take the disk a while."""
+        taken: list[str] = []
+        doomed = self._doomed
+        while doomed and doomed[0][0] <= now_ms:
+            for file in doomed.popleft()[1]:
+                if file.pins:
+                    file.unlink()  # when the last one goes
+                else:
+                    file.close()
+                    taken.append(file.path)
+        return taken
+
+    # Compaction
+
+    @property
+    def truncations(self) -> int:
+        """How often anything was cut off its end: what was read before one may not be what is there now."""
+        return self._flush.truncations
+
+    def cleanable(self, now_ms: int) -> Cleanable:
+        """How much there is to compact."""
+        if not self._is_loaded:
+            self.load()
+        return find_cleanable(
+            self._segments,
+            self.config,
+            checkpoint=self.cleaner_offset,
+            now_ms=now_ms,
+            log_start_offset=self._log_start_offset,
+            log_end_offset=self._log_end_offset,
+            stable_offset=min(self.last_stable_offset, self.recovery_point),
+        )
+
+    def begin_compaction(self, cleanable: Cleanable, now_ms: int, limits: Limits, pace: Pace) -> Compaction:
+        """All that a round has to know: it runs in a thread, and what it asks of the log it asks here."""
+        end_offset = cleanable.first_uncleanable_offset
+        sources = [
+            Source(segment, segment.file.path, segment.base_offset, end, segment.ensure_size())
+            for number, segment in enumerate(self._segments)
+            if (end := self._segments.end_of(number)) is not None and end <= end_offset
+        ]
+        return Compaction(
+            self._files.filesystem,
+            self.path,
+            self.config,
+            sources,
+            cleanable,
+            aborted=self.aborted_transactions(self._segments.first.base_offset, end_offset),
+            producers=dict(self._producers.entries),
+            now_ms=now_ms,
+            limits=limits,
+            pace=pace,
+        )
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment, now_ms: int) -> bool:
+        """Puts what compaction has written in the place of these, at once for every reader. Slices of the old ones can
+        be read on. False: they are not here any more, or not alone.
+
+        StorageFailure: the files are half renamed; the next start completes it.
+        """
+        number = self._segments.find_run(old)
+        if number is None:
+            return False
+        cleaned.begin_swap()
+        doomed = [file for segment in old for file in segment.mark_deleted()]
+        cleaned.end_swap()
+        self._doomed.append((now_ms + self.config.file_delete_delay_ms, doomed))
+        new = Segment(self._files, self.path, cleaned.base_offset, self.config.index_interval_bytes)
+        new.size = cleaned.size
+        self._segments.replace_run(number, len(old), new)
+        self._snapshots.remove_strays(segment.base_offset for segment in self._segments)
+        if self._hw_segment in old:
+            self.set_high_watermark(self._high_watermark)
+        return True
 
     # Flushing
 

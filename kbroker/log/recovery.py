@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kbroker.log.cleaned_segment import CLEANED_SUFFIX, complete_swaps
 from kbroker.log.file_cache import FileCache
 from kbroker.log.leader_epochs import LeaderEpochs
-from kbroker.log.log_config import LogConfig
+from kbroker.log.log_config import UNLIMITED, LogConfig
 from kbroker.log.offset_index import new_offset_index
 from kbroker.log.producer_replay import ProducerSnapshots, rebuild_producers
 from kbroker.log.producer_state import ProducerState
@@ -24,7 +25,7 @@ from kbroker.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 __all__ = ["LEADER_EPOCH_CHECKPOINT", "LoadedLog", "load_log"]
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-_LEFT_OVER = (DELETED_SUFFIX, ".cleaned", ".tmp")
+_LEFT_OVER = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 _CHUNK = 1 << 20
 
@@ -47,13 +48,17 @@ def load_log(
     *,
     log_start_offset: int = 0,
     recovery_point: int = 0,
+    cleaner_offset: int = 0,
     is_clean: bool = True,
 ) -> LoadedLog:
+    """`cleaner_offset`: up to there it has been compacted, and may have holes."""
     filesystem = files.filesystem
     names = filesystem.list_names(path)
     for name in names:
         if name.endswith(_LEFT_OVER):
             filesystem.remove(f"{path}/{name}")
+    if complete_swaps(filesystem, path, names):
+        names = filesystem.list_names(path)
     bases = sorted(int(name[:20]) for name in names if _SEGMENT_NAME.fullmatch(name))
     interval = config.index_interval_bytes
     segments = SegmentList(
@@ -62,13 +67,14 @@ def load_log(
     )
     epochs = LeaderEpochs(filesystem, f"{path}/{LEADER_EPOCH_CHECKPOINT}")
     was_shortened = False
+    holes_end = UNLIMITED if config.is_compacted else cleaner_offset
     if is_clean:
         try:
             segments.active.load()
         except InvalidBatch:
-            was_shortened = _recover(segments, segments.active.base_offset, epochs, config)
+            was_shortened = _recover(segments, segments.active.base_offset, epochs, holes_end)
     else:
-        was_shortened = _recover(segments, recovery_point, epochs, config)
+        was_shortened = _recover(segments, recovery_point, epochs, holes_end)
     log_end_offset = segments.active.next_offset
     log_start_offset = max(log_start_offset, segments.first.base_offset)
     if log_end_offset < log_start_offset:
@@ -87,8 +93,11 @@ def load_log(
     return LoadedLog(segments, epochs, producers, snapshots, log_start_offset, log_end_offset, was_shortened)
 
 
-def _recover(segments: SegmentList, recovery_point: int, epochs: LeaderEpochs, config: LogConfig) -> bool:
-    """True if anything was cut off. All the segments before the recovery point's are taken as they are."""
+def _recover(segments: SegmentList, recovery_point: int, epochs: LeaderEpochs, holes_end: int) -> bool:
+    """True if anything was cut off. All the segments before the recovery point's are taken as they are.
+
+    Behind `holes_end` a segment that does not reach the next one has lost something: nothing after it can be right.
+    """
     first = segments.floor_number(recovery_point)
     epochs_changed = False
     was_cut = False
@@ -102,7 +111,7 @@ def _recover(segments: SegmentList, recovery_point: int, epochs: LeaderEpochs, c
                 epochs_changed |= epochs.note(header.leader_epoch, header.base_offset)
             end = position + header.size
         next_base = segments.end_of(number)
-        has_hole = next_base is not None and segment.next_offset < next_base and not config.is_compacted
+        has_hole = next_base is not None and segment.next_offset < next_base and next_base > holes_end
         if end < size:
             segment.file.open().truncate(end)
             segment.size = end

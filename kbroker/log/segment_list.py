@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import is_
 
 from kbroker.log.segment import Segment
 
@@ -72,6 +73,18 @@ class SegmentList:
         del self._segments[number + 1 :]
         del self._bases[number + 1 :]
         return gone
+
+    def find_run(self, segments: Sequence[Segment]) -> int | None:
+        """The place of the first of these if they lie here side by side, none of them active."""
+        number = self.floor_number(segments[0].base_offset)
+        found = self._segments[number : number + len(segments)]
+        is_here = len(found) == len(segments) and all(map(is_, found, segments))
+        return number if is_here and number + len(segments) < len(self._segments) else None
+
+    def replace_run(self, number: int, count: int, segment: Segment) -> None:
+        assert segment.base_offset == self._bases[number]
+        self._segments[number : number + count] = [segment]
+        self._bases[number : number + count] = [segment.base_offset]
 
     def replace_all(self, segment: Segment) -> list[Segment]:
         gone = self._segments

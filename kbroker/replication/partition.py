@@ -260,6 +260,7 @@ class Partition:
         """The same records in another data directory. Nothing may be staged."""
         assert not self._is_staged, f"{self!r} moves with batches staged"
         log.appended_bytes = self.log.appended_bytes
+        log.cleaner_offset = self.log.cleaner_offset
         self.log = log
         self._gate = gate
         self._dirty.add(self)

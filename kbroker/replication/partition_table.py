@@ -261,6 +261,12 @@ class PartitionTable:
                 if not self.gates[directory.path].is_offline:
                     await trio.to_thread.run_sync(directory.write_checkpoints, directory.take_checkpoints())
 
+    async def checkpoint_cleaner(self, directory: DataDirectory) -> None:
+        """How far the logs of a directory are compacted, to disk."""
+        async with self._checkpointing:
+            if checkpoint := directory.take_cleaner_checkpoint():
+                await trio.to_thread.run_sync(directory.write_checkpoints, checkpoint)
+
     def answer_waiters(self) -> None:
         """Before a stop: a fetch that waits for data gets what there is."""
         for partition in self:
@@ -333,6 +339,10 @@ def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
         message_timestamp_type="LogAppendTime" if config.message_timestamp_type == "LogAppendTime" else "CreateTime",
         message_timestamp_before_max_ms=config.message_timestamp_before_max_ms,
         message_timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
         preallocate=config.preallocate,
         record_validation="full" if broker.kbroker_record_validation == "full" else "header",
     )

@@ -35,6 +35,7 @@ from kbroker.log.filesystem import OsFileSystem
 from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, random_uuid
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.flusher import Flusher
+from kbroker.replication.log_cleaner import LogCleaner
 from kbroker.replication.log_dir_mover import LogDirMover
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
@@ -221,6 +222,9 @@ class _Broker:
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
                 background.start_soon(Maintenance(self._table, self._flusher, config, self._clock, context.quotas).run)
+                vitals.cleaner = cleaner = LogCleaner(self._table, self._flusher, config, self._clock)
+                self._controller.add_listener(cleaner.on_image)
+                background.start_soon(cleaner.run)
                 background.start_soon(LogDirMover(self._table, config, self._clock).run)
                 self._table.moves.resume()
                 background.start_soon(context.groups.run)

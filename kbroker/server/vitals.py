@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from kbroker.replication.log_cleaner import LogCleaner
 from kbroker.server.context import Context
 from kbroker.server.dispatch import Dispatch
 from kbroker.server.network import Network
@@ -33,7 +34,7 @@ _WHY_NOT_READY = {
 
 
 class Vitals:
-    __slots__ = ("context", "dispatch", "network", "state", "version")
+    __slots__ = ("cleaner", "context", "dispatch", "network", "state", "version")
 
     def __init__(self, version: str = "") -> None:
         """`version`: of the release, for those who want to tell it."""
@@ -42,6 +43,7 @@ class Vitals:
         self.context: Context | None = None
         self.network: Network | None = None
         self.dispatch: Dispatch | None = None
+        self.cleaner: LogCleaner | None = None
 
     def why_not_ready(self) -> str | None:
         """Why clients should not be sent here now; None if they may."""

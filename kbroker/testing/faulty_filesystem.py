@@ -108,6 +108,13 @@ class FaultyFileSystem:
     def modified_ms(self, path: str) -> int:
         return self._file(path).modified_ms
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        content = self._files.get(path)
+        if content is None:
+            self.fail(errno.ENOENT, path)
+        else:
+            content.modified_ms = modified_ms
+
     def list_names(self, path: str) -> list[str]:
         if path not in self._directories:
             raise FileNotFoundError(path)

@@ -18,6 +18,7 @@ from kbroker.controller.image import NO_LEADER
 from kbroker.errors import Refusal, StorageFailure
 from kbroker.group.states import GroupState
 from kbroker.log.partition_log import PartitionLog
+from kbroker.replication.log_cleaner import LogCleaner
 from kbroker.replication.partition import FetchWaiter, Partition
 from kbroker.server.context import Context
 from kbroker.server.network import Network
@@ -70,6 +71,8 @@ class BrokerMetrics:
                 await self._read_partitions(samples, vitals.context)
                 await self._read_groups(samples, vitals.context)
                 await self._read_directories(samples, vitals.context)
+                if vitals.cleaner is not None:
+                    _read_cleaner(samples, vitals.cleaner, vitals.context)
             read_process(samples)
             return samples.encode()
 
@@ -169,6 +172,24 @@ def _read_network(samples: Samples, network: Network, listener_names: Iterable[s
     samples.add(table.MEMORY_USED, network.budget.used)
     samples.add(table.MEMORY_AVAILABLE, max(network.budget.limit - network.budget.used, 0))
     samples.add(table.PEER_ERRORS, network.peer_errors)
+
+
+def _read_cleaner(samples: Samples, cleaner: LogCleaner, context: Context) -> None:
+    stats = cleaner.stats
+    samples.add(table.MAX_DIRTY, round(stats.max_dirty_percent, 1))
+    samples.add(table.LAST_RUN, round(1000 * cleaner.seconds_since_last_run))
+    samples.add(table.RECOPY, round(stats.recopy_percent, 1))
+    samples.add(table.CLEAN_TIME, round(stats.clean_seconds, 3))
+    samples.add(table.CLEANER_BUFFER, round(stats.buffer_percent, 1))
+    samples.add(table.COMPACTION_DELAY, round(stats.max_delay_seconds))
+    uncleanable, dirty_bytes = Counter[str](), Counter[str]()
+    for partition, size in cleaner.uncleanable():
+        path = context.partitions.directory_of(partition).path
+        uncleanable[path] += 1
+        dirty_bytes[path] += size
+    for path in context.partitions.gates:
+        samples.add(table.UNCLEANABLE, uncleanable[path], path)
+        samples.add(table.UNCLEANABLE_BYTES, dirty_bytes[path], path)
 
 
 def _size_of(log: PartitionLog, unread: LogSize | None) -> LogSize | None:

@@ -69,6 +69,27 @@ LOG_START = gauge("kafka_log_log_logstartoffset", "Offset of the first record.",
 LOG_SEGMENTS = gauge("kafka_log_log_numlogsegments", "Segments of a partition.", "topic", "partition")
 UNPARSABLE = gauge("kbroker_log_unparsable_batches", "Stored batches that could not be read since the start.", "topic")
 
+MAX_DIRTY = gauge(
+    "kafka_log_logcleanermanager_max_dirty_percent", "Share of the dirtiest log that is not compacted yet, in percent."
+)
+LAST_RUN = gauge("kafka_log_logcleanermanager_time_since_last_run_ms", "Since somebody looked for a log to compact.")
+UNCLEANABLE = gauge(
+    "kafka_log_logcleanermanager_uncleanable_partitions_count",
+    "Partitions that are not compacted any more, for something in them is rotten.",
+    "logDirectory",
+)
+UNCLEANABLE_BYTES = gauge(
+    "kafka_log_logcleanermanager_uncleanable_bytes", "What of them is not compacted.", "logDirectory"
+)
+RECOPY = gauge("kafka_log_logcleaner_cleaner_recopy_percent", "What the last compaction left, in percent.")
+CLEAN_TIME = gauge("kafka_log_logcleaner_max_clean_time_secs", "How long the last compaction took.")
+CLEANER_BUFFER = gauge(
+    "kafka_log_logcleaner_max_buffer_utilization_percent", "How full its table of keys was, in percent."
+)
+COMPACTION_DELAY = gauge(
+    "kafka_log_logcleaner_max_compaction_delay_secs", "How far a log is beyond its max.compaction.lag.ms."
+)
+
 DIRECTORY_OFFLINE = gauge(
     "kafka_log_logmanager_logdirectoryoffline",
     "1 if a data directory failed: it stays out until a restart.",
@@ -100,6 +121,7 @@ METRICS: Final = (
     *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, OFFLINE_REPLICAS),
     *(CONTROLLERS, OFFLINE, GLOBAL_TOPICS, GLOBAL_PARTITIONS),
     *(LOG_SIZE, LOG_END, LOG_START, LOG_SEGMENTS, UNPARSABLE),
+    *(MAX_DIRTY, LAST_RUN, UNCLEANABLE, UNCLEANABLE_BYTES, RECOPY, CLEAN_TIME, CLEANER_BUFFER, COMPACTION_DELAY),
     *(DIRECTORY_OFFLINE, DIRECTORIES_OFFLINE, DIRECTORY_WRITABLE, DIRECTORY_FREE, DIRECTORY_TOTAL),
     *(GROUPS, GROUPS_PREPARING, GROUPS_COMPLETING, GROUPS_STABLE, GROUPS_EMPTY, GROUPS_BY_STATE, OFFSETS),
     *PROCESS_METRICS,

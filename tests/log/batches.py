@@ -105,6 +105,7 @@ def open_log(
     recovery_point: int = 0,
     high_watermark: int = 0,
     log_start_offset: int = 0,
+    cleaner_offset: int | None = None,
 ) -> PartitionLog:
     filesystem.make_directory(path)
     return PartitionLog(
@@ -115,4 +116,5 @@ def open_log(
         recovery_point=recovery_point,
         high_watermark=high_watermark,
         log_start_offset=log_start_offset,
+        cleaner_offset=cleaner_offset,
     )

@@ -234,3 +234,24 @@ def test_many_dirty_logs_are_synced_together(faulty: FaultyFileSystem) -> None:
     again = open_directory((faulty, "/data"))
     assert again.was_clean
     assert all(again.open_log("t", partition, LogConfig()).log_end_offset == 1 for partition in range(40))
+
+
+def test_how_far_logs_are_compacted_is_kafkas_file_and_forgets_what_is_deleted(place: Place) -> None:
+    filesystem, path = place
+    checkpoint = f"{path}/cleaner-offset-checkpoint"
+    directory = open_directory(place)
+    logs = [directory.create_log(name, 0, TOPIC_ID, LogConfig()) for name in ("a", "b", "never")]
+    directory.write_checkpoints(directory.take_checkpoints())
+    assert not filesystem.exists(checkpoint)
+    logs[0].cleaner_offset, logs[1].cleaner_offset = 7, 9
+    directory.write_checkpoints(directory.take_checkpoints())
+    assert filesystem.read(checkpoint) == b"0\n2\na 0 7\nb 0 9\n"
+    assert directory.take_cleaner_checkpoint() == []
+    directory.close(NOW)
+    again = open_directory(place)
+    assert again.open_log("a", 0, LogConfig()).cleaner_offset == 7
+    assert again.open_log("never", 0, LogConfig()).cleaner_offset is None
+    again.delete_log("a", 0, "f" * 32)
+    assert again.create_log("a", 0, TOPIC_ID, LogConfig()).cleaner_offset is None
+    again.close(NOW)
+    assert filesystem.read(checkpoint) == b"0\n1\nb 0 9\n"

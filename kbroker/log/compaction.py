@@ -1,0 +1,297 @@
+"""One round of compaction over a log: notes the newest offset of each key in its dirty part, then writes every segment
+up to there anew without the records that newer ones have replaced.
+
+    on the loop   PartitionLog.begin_compaction
+    in a thread   build_map, then for each group of segments write_cleaned
+    on the loop   PartitionLog.replace_segments
+
+Offsets, order, and the range of each batch stay. A batch that loses nothing is copied as it lies. A tombstone gets a
+delete horizon when it is first met (KIP-534), and goes once that has passed. InvalidBatch: something stored is rotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+from kbroker.errors import StorageFailure
+from kbroker.log.aborted_index import AbortedTransaction
+from kbroker.log.batch_filter import BatchFilter
+from kbroker.log.cleanable import Cleanable
+from kbroker.log.cleaned_segment import CleanedSegment
+from kbroker.log.cleaned_transactions import CleanedTransactions
+from kbroker.log.filesystem import File, FileSystem
+from kbroker.log.log_config import LogConfig
+from kbroker.log.offset_index import OFFSET_ENTRY_SIZE
+from kbroker.log.offset_map import BYTES_PER_KEY, OffsetMap
+from kbroker.log.producer_replay import read_marker
+from kbroker.log.producer_state import ProducerEntry
+from kbroker.log.segment import Segment
+from kbroker.log.time_index import TIME_ENTRY_SIZE
+from kbroker.protocol.compression import decompress
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.record_batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    InvalidBatch,
+    read_header,
+    validate_stored_batch,
+)
+from kbroker.protocol.record_spans import iter_spans
+
+__all__ = ["Compaction", "Limits", "Pace", "Source"]
+
+_MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+# Our own bound on a group: its renames are made in one turn of the loop, about 10 us each.
+_MOST_IN_A_GROUP: Final = 32
+_RECORDS_BETWEEN_TICKS: Final = 31
+
+
+class Pace(Protocol):
+    """How fast it may go. Both may block, or raise to end the round."""
+
+    def tick(self) -> None:
+        """Called every few records."""
+        ...
+
+    def took(self, size: int) -> None:
+        """So many bytes were read or written."""
+        ...
+
+
+class Limits(NamedTuple):
+    dedupe_buffer_size: int = 128 << 20
+    load_factor: float = 0.9
+    io_buffer_size: int = 256 << 10
+
+
+class Source(NamedTuple):
+    """A segment to be compacted. The thread reads its file by name."""
+
+    segment: Segment
+    path: str
+    base_offset: int
+    end_offset: int
+    size: int
+
+
+class Compaction:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: str,
+        config: LogConfig,
+        sources: Sequence[Source],
+        cleanable: Cleanable,
+        *,
+        aborted: Sequence[AbortedTransaction],
+        producers: Mapping[int, ProducerEntry],
+        now_ms: int,
+        limits: Limits,
+        pace: Pace,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.cleanable = cleanable
+        self.read_bytes = self.written_bytes = 0
+        self.map_use = 0.0
+        self._filesystem = filesystem
+        self._sources = sources
+        self._aborted = aborted
+        self._producers = producers
+        self._now_ms = now_ms
+        self._limits = limits
+        self._pace = pace
+        self._map = OffsetMap(1)
+        self._filter: BatchFilter | None = None
+
+    # The keys
+
+    def build_map(self) -> int:
+        """Where the next round begins: all before it is compacted when this one is done. Blocks."""
+        start, end = self.cleanable.first_dirty_offset, self.cleanable.first_uncleanable_offset
+        dirty = [source for source in self._sources if source.end_offset > start]
+        self._map = offset_map = self._new_map(dirty)
+        transactions = CleanedTransactions(each for each in self._aborted if each.last_offset >= start)
+        for source in dirty:
+            if not self._take_keys(source, start, transactions):
+                break
+            offset_map.latest_offset = source.end_offset - 1  # its last batches may be gone
+        self.map_use = offset_map.size / offset_map.capacity
+        if offset_map.latest_offset < start:
+            size = self._limits.dedupe_buffer_size
+            raise InvalidBatch(
+                ErrorCode.INVALID_RECORD, f"the batch at {start} has more keys than {size} bytes have room for"
+            )
+        self._filter = BatchFilter(
+            offset_map,
+            CleanedTransactions(self._aborted),
+            self._producers,
+            self._pace.tick,
+            end_offset=end,
+            now_ms=self._now_ms,
+            delete_retention_ms=self.config.delete_retention_ms,
+        )
+        return offset_map.latest_offset + 1
+
+    def _new_map(self, dirty: Sequence[Source]) -> OffsetMap:
+        """As large as it may get, or as there are records: a small log needs no large table."""
+        most = max(int(self._limits.dedupe_buffer_size / BYTES_PER_KEY * self._limits.load_factor), 1)
+        count = 0
+        for source in dirty:
+            for _data, _at, header in self._batches(source, is_header_enough=True):
+                count += header.record_count
+            if count >= most:
+                break
+        return OffsetMap(min(most, count))
+
+    def _take_keys(self, source: Source, start: int, transactions: CleanedTransactions) -> bool:
+        """False: the map is full, and ends with the last batch that was taken in whole."""
+        offset_map, put, tick = self._map, self._map.put, self._pace.tick
+        capacity = offset_map.capacity
+        for data, at, header in self._batches(source, start):
+            tick()
+            batch = memoryview(data)[at : at + header.size]
+            if header.is_control:
+                transactions.may_drop_marker(header, read_marker(batch))
+            elif not transactions.is_aborted(header):
+                base_offset = header.base_offset
+                records = decompress(header.codec, batch[HEADER_SIZE:]) if header.record_count else b""
+                for number, (_start, _end, offset_delta, _time, key, _is_null) in enumerate(
+                    iter_spans(records, header)
+                ):
+                    if key is not None and base_offset + offset_delta >= start:
+                        if offset_map.size >= capacity:
+                            return False
+                        put(key, base_offset + offset_delta)
+                    if not number & _RECORDS_BETWEEN_TICKS:
+                        tick()
+            if header.last_offset >= start:
+                offset_map.latest_offset = header.last_offset
+        return True
+
+    # The segments
+
+    def groups(self) -> list[list[Source]]:
+        """Segments that become one, together no larger than a segment may be. Blocks."""
+        config, groups = self.config, list[list[Source]]()
+        size = offset_bytes = time_bytes = 0
+        for source in self._sources:
+            if source.base_offset > self._map.latest_offset:
+                break
+            indexes = (self._index_size(source, ".index"), self._index_size(source, ".timeindex"))
+            fits = (
+                bool(groups)
+                and len(groups[-1]) < _MOST_IN_A_GROUP
+                and size + source.size <= config.segment_bytes
+                and offset_bytes + indexes[0] <= config.segment_index_bytes
+                and time_bytes + indexes[1] <= config.segment_index_bytes
+                and (not source.size or source.end_offset - 1 - groups[-1][0].base_offset <= _MAX_RELATIVE_OFFSET)
+            )
+            if not fits:
+                groups.append([])
+                size = offset_bytes = time_bytes = 0
+            groups[-1].append(source)
+            size, offset_bytes, time_bytes = size + source.size, offset_bytes + indexes[0], time_bytes + indexes[1]
+        return groups
+
+    def _index_size(self, source: Source, suffix: str) -> int:
+        try:
+            return self._filesystem.size(source.path[: -len(".log")] + suffix)
+        except FileNotFoundError:
+            return 0
+
+    def write_cleaned(self, group: Sequence[Source]) -> CleanedSegment:
+        """What the group becomes, on the disk as `.cleaned`. Groups come in order. Blocks."""
+        assert self._filter is not None, "the map comes first"
+        config = self.config
+        cleaned = CleanedSegment(
+            self._filesystem,
+            self.directory,
+            group[0].base_offset,
+            interval=config.index_interval_bytes,
+            max_entries=max(config.segment_index_bytes // max(OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE) - 1, 1),
+        )
+        try:
+            self._filter.transactions.kept.clear()
+            for source in group:
+                self._filter_into(cleaned, source)
+            cleaned.finish(self._filter.transactions.kept, self._modified_ms(group[-1]))
+        except BaseException:
+            with suppress(StorageFailure):  # the next start removes it
+                cleaned.discard()
+            raise
+        self.written_bytes += cleaned.size
+        return cleaned
+
+    def _modified_ms(self, source: Source) -> int:
+        try:
+            return self._filesystem.modified_ms(source.path)
+        except FileNotFoundError as gone:
+            raise _gone(source) from gone
+
+    def _filter_into(self, cleaned: CleanedSegment, source: Source) -> None:
+        assert self._filter is not None
+        keep, buffer_size = self._filter.keep, self._limits.io_buffer_size
+        for data, at, header in self._batches(source):
+            kept = keep(memoryview(data)[at : at + header.size], header)
+            if kept is not None:
+                cleaned.append(*kept)
+                if cleaned.pending_bytes >= buffer_size:
+                    self._write(cleaned)
+        self._write(cleaned)
+
+    def _write(self, cleaned: CleanedSegment) -> None:
+        self._pace.took(cleaned.pending_bytes)
+        cleaned.write()
+
+    # The files
+
+    def _batches(
+        self, source: Source, start_offset: int = 0, *, is_header_enough: bool = False
+    ) -> Iterator[tuple[bytes, int, BatchHeader]]:
+        """Buffer, position in it and header of every batch that ends at `start_offset` or later."""
+        try:
+            file = self._filesystem.open(source.path)
+        except FileNotFoundError as gone:
+            raise _gone(source) from gone
+        try:
+            position = 0
+            while position < source.size:
+                chunk = self._read(file, source, position)
+                at = 0
+                while len(chunk) - at >= HEADER_SIZE:
+                    header = read_header(chunk, at)
+                    if header.magic != 2 or header.size < HEADER_SIZE:
+                        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"{source.path}: no batch at {position + at}")
+                    if at + header.size > len(chunk):
+                        break
+                    if header.last_offset >= start_offset:
+                        if not is_header_enough:
+                            validate_stored_batch(chunk, at)
+                        yield chunk, at, header
+                    at += header.size
+                if not at:
+                    raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"{source.path} is cut off at {position}")
+                position += at
+        finally:
+            file.close()
+
+    def _read(self, file: File, source: Source, position: int) -> bytes:
+        """At least one whole batch, if there is one, however large."""
+        room = source.size - position
+        chunk = file.read_at(min(self._limits.io_buffer_size, room), position)
+        if len(chunk) >= LOG_OVERHEAD:
+            wanted = int.from_bytes(chunk[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
+            if len(chunk) < wanted <= room:
+                chunk = file.read_at(wanted, position)
+        self.read_bytes += len(chunk)
+        self._pace.took(len(chunk))
+        self._pace.tick()
+        return chunk
+
+
+def _gone(source: Source) -> InvalidBatch:
+    return InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"{source.path} has gone")

@@ -1,0 +1,98 @@
+"""Logs to be compacted, here and now, and what is left of them."""
+
+from __future__ import annotations
+
+from kbroker.log.compaction import Limits
+from kbroker.log.file_slice import FileSlice
+from kbroker.log.log_config import LogConfig
+from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.record_batch import iter_headers
+from kbroker.protocol.records import Record, build_batch, iter_records
+from tests.log.batches import NOW
+
+AMPLE = Limits()
+SMALL = LogConfig(
+    segment_bytes=400,
+    index_interval_bytes=100,
+    cleanup_policy=frozenset({"compact"}),
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=1000,
+    file_delete_delay_ms=0,
+)
+
+
+class NoPace:
+    def tick(self) -> None:
+        pass
+
+    def took(self, size: int) -> None:
+        pass
+
+
+def keyed_batch(
+    *pairs: tuple[str, str | None],
+    timestamp: int = NOW,
+    codec: int = Codec.NONE,
+    producer_id: int = -1,
+    epoch: int = 0,
+    sequence: int = 0,
+    transactional: bool = False,
+) -> bytearray:
+    records = [
+        Record(number, timestamp + number, key.encode(), None if value is None else value.encode())
+        for number, (key, value) in enumerate(pairs)
+    ]
+    return build_batch(
+        records,
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch if producer_id >= 0 else -1,
+        base_sequence=sequence if producer_id >= 0 else -1,
+        is_transactional=transactional,
+    )
+
+
+def compact(log: PartitionLog, now_ms: int = NOW, *, limits: Limits = AMPLE) -> None:
+    """As the cleaner does it, without its thread."""
+    found = log.cleanable(now_ms)
+    if found.is_checkpoint_wrong:
+        log.cleaner_offset = found.first_dirty_offset
+    if not found.cleanable_bytes:
+        return
+    compaction = log.begin_compaction(found, now_ms, limits, NoPace())
+    end_offset = compaction.build_map()
+    for group in compaction.groups():
+        cleaned = compaction.write_cleaned(group)
+        assert log.replace_segments([each.segment for each in group], cleaned, now_ms)
+    log.cleaner_offset = end_offset
+
+
+def seal(log: PartitionLog, now_ms: int = NOW) -> None:
+    """So that all that is in it may be compacted."""
+    log.roll(now_ms)
+    log.flush(now_ms)
+
+
+def records_of(log: PartitionLog, offset: int | None = None) -> list[Record]:
+    at = log.log_start_offset if offset is None else offset
+    found: list[Record] = []
+    while True:
+        piece = log.read(at, 1 << 30)
+        if not isinstance(piece, FileSlice):
+            assert piece is None
+            return found
+        content = piece.read()
+        piece.release()
+        for position, header in iter_headers(content):
+            found += (
+                [each for each in iter_records(content, position) if each.offset >= at] if not header.is_control else []
+            )
+            at = header.last_offset + 1
+
+
+def pairs_of(log: PartitionLog, offset: int | None = None) -> list[tuple[int, str, str | None]]:
+    return [
+        (each.offset, (each.key or b"").decode(), None if each.value is None else each.value.decode())
+        for each in records_of(log, offset)
+    ]

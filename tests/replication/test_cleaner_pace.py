@@ -1,0 +1,43 @@
+"""The pace of compaction, by a clock that only moves when it is told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.replication.cleaner_pace import CleanerPace, CompactionStopped
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+        self.asked = 0
+
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        self.asked += 1
+        self.seconds += 0.01
+        return self.seconds
+
+
+def test_it_keeps_to_the_rate_and_follows_it() -> None:
+    clock = Clock()
+    rate = [1000.0]
+    pace = CleanerPace(clock, lambda: rate[0])
+    pace.took(100)
+    assert 0.1 <= clock.seconds - 100.0 < 0.2
+    before = clock.asked
+    rate[0] = 1e308
+    pace.took(1 << 40)
+    assert clock.asked - before <= 3
+
+
+def test_a_stop_ends_it_wherever_it_is() -> None:
+    pace = CleanerPace(Clock(), lambda: 1.0)
+    pace.tick()
+    pace.stop()
+    with pytest.raises(CompactionStopped):
+        pace.tick()
+    with pytest.raises(CompactionStopped):
+        pace.took(1000)
