@@ -191,6 +191,10 @@ class LogCleaner:
                     await in_thread(cleaned.discard)
                     return True
                 await in_thread(self._table.directory_of(partition).files.filesystem.sync_directory, log.path)
+            if not self._is_held(partition, log) or log.truncations != truncations:
+                return True
+            log.cleaner_offset = end_offset
+            await self._table.checkpoint_cleaner(self._table.directory_of(partition))
         except CompactionStopped:
             await trio.lowlevel.checkpoint()  # raises: the broker stops
             return True
@@ -198,9 +202,6 @@ class LogCleaner:
             if not self._is_held(partition, log) or log.truncations != truncations:
                 return True  # it was read while it was taken away
             return self._on_failed(partition, failure)
-        if log.truncations == truncations:
-            log.cleaner_offset = end_offset
-        await self._table.checkpoint_cleaner(self._table.directory_of(partition))
         self._tell(partition, compaction, size_before, self._clock.monotonic() - began)
         return True
 

@@ -13,8 +13,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.controller.changes import TopicConfigsChanged
 from kbroker.controller.image import Image
+from kbroker.errors import StorageFailure
 from kbroker.log.checkpoint import CLEANER_CHECKPOINT, read_offsets
 from kbroker.log.compaction import Compaction
+from kbroker.log.directory import DataDirectory
 from kbroker.log.file_slice import FileSlice
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.log_cleaner import LogCleaner
@@ -178,6 +180,31 @@ async def test_a_topic_that_is_made_anew_meanwhile_is_not_touched(
     await broker.cleaner.clean_dirtiest()
     assert [each[0] for each in broker.pairs()] == [0, 1]
     assert left_over(broker) == []
+
+
+async def test_a_topic_that_is_deleted_after_the_last_swap_harms_nobody(
+    broker: CleaningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = broker.filesystem.sync_directory
+
+    def delete_and_sync(path: str) -> None:
+        trio.from_thread.run_sync(broker.remove, TABLE)
+        sync(path)
+
+    monkeypatch.setattr(broker.filesystem, "sync_directory", delete_and_sync)
+    assert await broker.cleaner.clean_dirtiest()
+    assert broker.cleaner.uncleanable() == []
+
+
+async def test_a_checkpoint_that_has_no_room_is_written_another_time(
+    broker: CleaningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_directory: DataDirectory) -> None:
+        raise StorageFailure("no room", is_full=True)
+
+    monkeypatch.setattr(broker.table, "checkpoint_cleaner", refuse)
+    assert not await broker.cleaner.clean_dirtiest()
+    assert [each[0] for each in broker.pairs()] == [17, 18, 19]
 
 
 async def test_a_log_that_moves_is_left_alone(broker: CleaningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
