@@ -74,7 +74,7 @@ class TransactionShard:
         if now is None:
             if new_id is None:
                 raise NeedsProducerId
-            fresh = Transaction(new_id, 0, timeout_ms, update_ms=now_ms, previous_producer_id=new_id)
+            fresh = Transaction(new_id, 0, timeout_ms, update_ms=now_ms)
             return Step(ErrorCode.NONE, new_id, 0, fresh, NO_EPOCH)
         if expected is not None and not _may_continue(now, expected):
             return Step(ErrorCode.PRODUCER_FENCED)
@@ -88,7 +88,8 @@ class TransactionShard:
             if new_id is None:
                 raise NeedsProducerId
             last_epoch = NO_EPOCH if expected is None else epoch
-            return self._initialized(now, new_id, 0, timeout_ms, now_ms, last_epoch)
+            rotated = now._replace(previous_producer_id=now.producer_id)
+            return self._initialized(rotated, new_id, 0, timeout_ms, now_ms, last_epoch)
         if expected is None:
             return self._initialized(now, now.producer_id, epoch + 1, timeout_ms, now_ms, NO_EPOCH)
         if expected[1] == epoch:
@@ -185,7 +186,13 @@ class TransactionShard:
     def abort_fencing(self, transactional_id: str, now_ms: int) -> Step:
         """An open transaction, and its producer: it took too long, or another one has come in its place."""
         now = self.transactions[transactional_id]
-        becomes = _entered(now, TransactionState.PREPARE_ABORT, now_ms, producer_epoch=now.producer_epoch + 1)
+        becomes = _entered(
+            now,
+            TransactionState.PREPARE_ABORT,
+            now_ms,
+            producer_epoch=now.producer_epoch + 1,
+            client_version=_BUMPED_SINCE,  # as Kafka writes it, whatever the client is
+        )
         return Step(becomes=becomes, last_epoch=NO_EPOCH)
 
     def complete(self, transactional_id: str, now_ms: int) -> Step:
@@ -194,7 +201,12 @@ class TransactionShard:
         _, completed = _outcome(now.state is TransactionState.PREPARE_COMMIT)
         becomes = _entered(now, completed, now_ms, partitions=_NOTHING)
         if now.next_producer_id != NO_ID:
-            becomes = becomes._replace(producer_id=now.next_producer_id, producer_epoch=0, next_producer_id=NO_ID)
+            becomes = becomes._replace(
+                producer_id=now.next_producer_id,
+                producer_epoch=0,
+                previous_producer_id=now.producer_id,
+                next_producer_id=NO_ID,
+            )
         return Step(becomes=becomes)
 
     # Looking after them
@@ -294,10 +306,5 @@ def _end_bumping(
 
 def _entered(now: Transaction, state: TransactionState, now_ms: int, **changes: object) -> Transaction:
     assert now.state in MAY_FOLLOW[state], f"{state.text} after {now.state.text}"
-    entered: Transaction = now._replace(
-        state=state,
-        update_ms=now_ms,
-        previous_producer_id=now.producer_id,
-        **changes,  # type: ignore[arg-type]
-    )
+    entered: Transaction = now._replace(state=state, update_ms=now_ms, **changes)  # type: ignore[arg-type]
     return entered
