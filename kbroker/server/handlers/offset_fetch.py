@@ -88,7 +88,7 @@ def _topics(
             for each in asked
         ]
     by_topic: dict[str, list[int]] = {}
-    for name, index in {**committed, **dict.fromkeys(unstable)}:
+    for name, index in committed:
         by_topic.setdefault(name, []).append(index)
     return [
         _topic(request, name, indexes, committed, unstable=unstable)
