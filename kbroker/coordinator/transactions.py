@@ -7,8 +7,8 @@ belong to a transaction. What becomes of a transaction is the shards' business.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -31,8 +31,6 @@ from kbroker.transaction.shard import TransactionShard
 __all__ = ["TransactionConfig", "TransactionCoordinator"]
 
 logger = logging.getLogger(__name__)
-
-_EXPIRED_AT_ONCE: Final = 100
 
 
 class TransactionConfig(NamedTuple):
@@ -124,21 +122,28 @@ class TransactionCoordinator:
             while True:
                 await self._shards.next_work()
 
-    async def _every(self, interval_ms: int, work: Callable[[TransactionDriver], None]) -> None:
+    async def _every(self, interval_ms: int, work: Callable[[TransactionDriver], Iterator[None]]) -> None:
+        """Of all shards; others have their turn after each, and wherever the work yields."""
         while True:
             await trio.sleep(interval_ms / 1000)
             for index, driver in list(self._shards.drivers.items()):
-                if driver.is_loaded and self._shards.drivers.get(index) is driver:
-                    work(driver)
+                if not driver.is_loaded:
+                    continue
+                for _ in work(driver):
                     await trio.lowlevel.checkpoint()
+                    if self._shards.drivers.get(index) is not driver:
+                        break
 
-    def _abort_timed_out(self, driver: TransactionDriver) -> None:
+    def _abort_timed_out(self, driver: TransactionDriver) -> Iterator[None]:
+        yield
         for transactional_id in driver.shard.timed_out(driver.now_ms()):
-            driver.abort(transactional_id)
+            if driver.shard.is_ongoing(transactional_id):  # it may have ended meanwhile
+                driver.abort(transactional_id)
+            yield
 
-    def _expire(self, driver: TransactionDriver) -> None:
+    def _expire(self, driver: TransactionDriver) -> Iterator[None]:
+        """All that is found at once is written at once: between a look and a tombstone an id may come to life."""
+        yield
         records = list(driver.shard.expire(driver.now_ms(), self._config.expiration_ms))
-        for start in range(0, len(records), _EXPIRED_AT_ONCE):
-            if code := driver.append(records[start : start + _EXPIRED_AT_ONCE]):
-                logger.error("%s refuses tombstones: %s", TRANSACTION_STATE, ErrorCode(code).name)
-                break
+        if records and (code := driver.append(records)):
+            logger.error("%s refuses tombstones: %s", TRANSACTION_STATE, ErrorCode(code).name)

@@ -222,6 +222,10 @@ class TransactionShard:
             if transaction.state is _ONGOING and transaction.start_ms + transaction.timeout_ms < now_ms
         ]
 
+    def is_ongoing(self, transactional_id: str) -> bool:
+        now = self.transactions.get(transactional_id)
+        return now is not None and now.state is _ONGOING
+
     def expire(self, now_ms: int, expiration_ms: int) -> Iterator[KeyAndValue]:
         """Tombstones of those that have been idle for so long."""
         for transactional_id, each in self.transactions.items():

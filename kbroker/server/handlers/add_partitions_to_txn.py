@@ -19,6 +19,7 @@ from kbroker.server.permissions import allows_cluster, allows_topic
 from kbroker.server.transaction_requests import find_transaction, known_error
 
 if TYPE_CHECKING:
+    from kbroker.coordinator.transaction_driver import TransactionDriver
     from kbroker.server.context import Context
     from kbroker.server.request import Request
 
@@ -46,12 +47,12 @@ def handle(context: Context, request: Request) -> Any:
     transactional_id = body.v3_and_below_transactional_id
     topics = body.v3_and_below_topics
     producer = body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
-    find_transaction(context, request, transactional_id)
+    driver = find_transaction(context, request, transactional_id)
     problems = _problems(context, request, topics)
     if problems:
         answer(_results(topics, lambda partition: problems.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)))
     else:
-        _add(context, request, transactional_id, producer, topics, answer)
+        _add(driver, request, transactional_id, producer, topics, answer)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -84,7 +85,7 @@ class _Batch:
                 self._request.reply(messages.RESPONSE(results_by_transaction=self._results))
 
         try:
-            driver = find_transaction(context, self._request, transactional_id)
+            driver = context.transactions.find(transactional_id)  # a broker may ask for any of them
         except Refusal as refusal:
             code = refusal.code
             answer(_results(each.topics, lambda partition: code))
@@ -97,7 +98,7 @@ class _Batch:
         if problems:
             answer(_results(each.topics, lambda partition: problems.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)))
         else:
-            _add(context, self._request, transactional_id, producer, each.topics, answer)
+            _add(driver, self._request, transactional_id, producer, each.topics, answer)
 
     def _known(self, code: ErrorCode) -> ErrorCode:
         if code == ErrorCode.TRANSACTION_ABORTABLE and self._request.version < ABORTABLE_SINCE:
@@ -106,14 +107,13 @@ class _Batch:
 
 
 def _add(
-    context: Context,
+    driver: TransactionDriver,
     request: Request,
     transactional_id: str,
     producer: tuple[int, int],
     topics: list[Any],
     answer: Callable[[list[Any]], None],
 ) -> None:
-    driver = find_transaction(context, request, transactional_id)
     partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
     client_version = 2 if request.version >= BATCHED_SINCE else 0
     step = driver.shard.add_partitions(
@@ -144,9 +144,9 @@ def _problems(context: Context, request: Request, topics: list[Any]) -> dict[tup
     image = context.controller.image
     problems = {}
     for topic in topics:
-        is_allowed = allows_topic(context, request, Operation.WRITE, topic.name)
-        if topic.name in INTERNAL_TOPICS and request.version < BATCHED_SINCE:
-            is_allowed = False
+        is_allowed = request.version >= BATCHED_SINCE or (
+            topic.name not in INTERNAL_TOPICS and allows_topic(context, request, Operation.WRITE, topic.name)
+        )
         for index in topic.partitions:
             if not is_allowed:
                 problems[topic.name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
