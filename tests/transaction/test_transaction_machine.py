@@ -180,7 +180,8 @@ class TransactionMachine(RuleBasedStateMachine):
             client_version=handle.version,
             new_id=self.next_id,
         )
-        if step.becomes is not None:
+        # An abort may have happened already, because it took too long: then it is answered as a retry.
+        if step.becomes is not None or (not step.error and not is_commit):
             (self.promised if is_commit else self.forsaken).update(handle.sent)
             handle.sent, handle.added = [], set()
         self.take(ID, step)

@@ -259,6 +259,15 @@ def test_an_end_that_comes_late_does_not_end_the_next_transaction(bumping: World
     assert bumping.here.state is TransactionState.ONGOING
 
 
+def test_an_abort_after_the_timeout_is_a_retry_and_a_commit_is_not(bumping: World) -> None:
+    bumping.init()
+    bumping.add(11, 0, T0)
+    bumping.take(bumping.shard.abort_fencing(ID, NOW))
+    bumping.complete()
+    assert bumping.end(11, 0).error == INVALID_STATE
+    assert told(bumping.end(11, 0, is_commit=False)) == (NONE, 11, 1), "it goes on with what the fence had"
+
+
 def test_an_abort_of_nothing_raises_the_epoch_and_a_commit_of_nothing_is_wrong(bumping: World) -> None:
     bumping.init()
     assert bumping.end(11, 0).error == INVALID_STATE
