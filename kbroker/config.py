@@ -539,7 +539,16 @@ class BrokerConfig(InactiveBrokerConfig):
     socket_send_buffer_bytes = int32(
         102_400, None, "The system's send buffer of a connection; -1 leaves it to the system."
     )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms = int32(
+        10_000, at_least(1), "How often transactions that took too long are aborted."
+    )
     transaction_max_timeout_ms = int32(900_000, at_least(1), "Longest transaction timeout that a producer may ask for.")
+    transaction_partition_verification_enable = flag(
+        True, "Whether a partition asks the coordinator before it takes transactional records.", update=CLUSTER_WIDE
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms = int32(
+        3_600_000, at_least(1), "How often idle transactional ids are forgotten."
+    )
     transaction_state_log_min_isr = int32(2, at_least(1), "min.insync.replicas of the topic that holds transactions.")
     transaction_state_log_num_partitions = int32(50, at_least(1), "Partitions of the topic that holds transactions.")
     transaction_state_log_replication_factor = int16(
@@ -550,9 +559,7 @@ class BrokerConfig(InactiveBrokerConfig):
     transaction_state_log_segment_bytes = int32(
         100 * MB, at_least(1), "Segment size of the topic that holds transactions."
     )
-    transactional_id_expiration_ms = int32(
-        7 * DAY_MS, at_least(1), "How long an idle transactional id is remembered.", acts=False
-    )
+    transactional_id_expiration_ms = int32(7 * DAY_MS, at_least(1), "How long an idle transactional id is remembered.")
     unclean_leader_election_enable = flag(
         False, "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
     )

@@ -433,15 +433,6 @@ class InactiveBrokerConfig(ConfigTable):
     ssl_truststore_password = password("What opens that file.", update=PER_BROKER)
     ssl_truststore_type = string("JKS", None, "Format of that file.", update=PER_BROKER)
     telemetry_max_bytes = int32(MB, at_least(1), "Largest push of metrics from a client, uncompressed.")
-    transaction_abort_timed_out_transaction_cleanup_interval_ms = int32(
-        10_000, at_least(1), "How often transactions that took too long are aborted."
-    )
-    transaction_partition_verification_enable = flag(
-        True, "Whether a partition asks the coordinator before it takes transactional records.", update=CLUSTER_WIDE
-    )
-    transaction_remove_expired_transaction_cleanup_interval_ms = int32(
-        3_600_000, at_least(1), "How often idle transactional ids are forgotten."
-    )
     transaction_state_log_load_buffer_size = int32(
         5 * MB, at_least(1), "Batch size with which the state of transactions is loaded."
     )

@@ -35,16 +35,15 @@ HERE: Final = "test_admin_clients"
 CONFIGS: Final = "test_admin_configs"
 TOPICS: Final = "test_admin_topics"
 GROUPS: Final = "test_groups_confluent"
+TRANSACTIONS: Final = "test_transactions_python"
 
 NO_REQUEST: Final = "sends nothing"
-TRANSACTIONS: Final = "comes with transactions: kbroker has no transaction coordinator yet"
 SCRAM: Final = "comes with authentication: kbroker stores no SCRAM users yet, and does not serve the API"
 QUORUM: Final = "KRaft alone has a metadata quorum, and kbroker does not advertise the API"
 
 # Reason -> the APIs that must come first. Once kbroker serves one of them, its methods need a scenario.
 REASONS: Final = {
     NO_REQUEST: (),
-    TRANSACTIONS: ("WriteTxnMarkers", "DescribeTransactions", "ListTransactions"),
     SCRAM: ("AlterUserScramCredentials",),
     QUORUM: ("DescribeQuorum",),
 }

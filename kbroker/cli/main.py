@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "consume": "Read the records of a topic.",
     "groups": "List and describe consumer groups, move their offsets, delete them.",
     "offsets": "Show the offsets of topics.",
+    "transactions": "List and describe transactions, abort one that hangs.",
     "configs": "Show and change the configs of topics and brokers.",
     "cluster": "Show what the cluster is made of.",
     "dump-log": "Show what the files of a partition hold.",

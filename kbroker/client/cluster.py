@@ -32,6 +32,7 @@ RETRY_SECONDS: Final = 30.0
 CREATION_SECONDS: Final = 10.0
 
 GROUP: Final = 0
+TRANSACTION: Final = 1
 
 Asked = TypeVar("Asked")
 
@@ -155,15 +156,17 @@ class Cluster:
             return await self.broker_connection(self.controller_id)
         return await self.any_connection()
 
-    async def coordinator_connection(self, group: str) -> Connection:
+    async def coordinator_connection(self, key: str, *, is_transaction: bool = False) -> Connection:
+        """Of a group, or of a transactional id."""
+        kind, key_type = ("transaction", TRANSACTION) if is_transaction else ("group", GROUP)
         patience = self.patience()
         while True:
             connection = await self.any_connection()
-            response = await connection.ask(FIND_COORDINATOR, key=group, key_type=GROUP, coordinator_keys=[group])
+            response = await connection.ask(FIND_COORDINATOR, key=key, key_type=key_type, coordinator_keys=[key])
             found = response.coordinators[0] if response.coordinators else response
             if found.error_code == ErrorCode.NONE:
                 return await self.connection_to(Address(found.host, found.port))
-            refusal = BrokerRefusal(found.error_code, f"group {group}", found.error_message)
+            refusal = BrokerRefusal(found.error_code, f"{kind} {key}", found.error_message)
             if not refusal.code.retriable:
                 raise refusal
             await patience.pause(refusal)

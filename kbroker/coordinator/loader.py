@@ -1,52 +1,48 @@
 """Rebuilds a shard from its partition's log, in slices, while the broker serves everybody else.
 
-Reads in a thread, replays on the loop for two milliseconds at a time. A batch that does not parse is passed over and
-reported: one rotten record must not take all groups away.
+Reads in a thread, replays on the loop for two milliseconds at a time; what the batches mean is the replay's to know. A
+batch that does not parse is passed over and reported: one rotten record must not take all groups away.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from kbroker.clock import Clock
-from kbroker.group.hard_state import HardState
-from kbroker.group.offset_replay import OffsetReplay
-from kbroker.group.records import UnreadableRecord
-from kbroker.group.step import KeyAndValue
 from kbroker.log.file_slice import FileSlice
-from kbroker.protocol.record_batch import (
-    ATTRIBUTE_CONTROL,
-    ATTRIBUTE_TRANSACTIONAL,
-    BatchHeader,
-    InvalidBatch,
-    iter_headers,
-)
-from kbroker.protocol.records import iter_records, read_end_transaction_marker
+from kbroker.protocol.record_batch import BatchHeader, InvalidBatch, iter_headers
 from kbroker.replication.partition import Partition
 
-__all__ = ["Loader"]
+__all__ = ["BatchReplay", "Loader"]
 
 logger = logging.getLogger(__name__)
 
-_SPECIAL: Final = ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL
 _READ_BYTES: Final = 1 << 20
 _SLICE_SECONDS: Final = 0.002
 _BYTES_BETWEEN_COLLECTIONS: Final = 2 << 20
 _BYTES_WORTH_A_COLLECTION: Final = 1 << 18
 
 
+class BatchReplay(Protocol):
+    def replay_batch(self, data: bytes, position: int, header: BatchHeader) -> Iterator[None]:
+        """Yields now and then, for others to have their turn."""
+        ...
+
+
 class Loader:
-    def __init__(self, partition: Partition, hard: HardState, clock: Clock) -> None:
+    def __init__(
+        self, partition: Partition, new_replay: Callable[[Callable[[Exception], None]], BatchReplay], clock: Clock
+    ) -> None:
+        """`new_replay` gets what is to be called with a record that cannot be read."""
         self._partition = partition
         self._clock = clock
-        self._replay = OffsetReplay(hard, self._report)
-        self._pending: dict[int, list[KeyAndValue]] = {}  # of open transactions, by producer id
+        self._replay = new_replay(self._report)
         self._next_offset = 0
 
     async def load(self) -> None:
@@ -90,16 +86,12 @@ class Loader:
         return self._next_offset
 
     def _batches(self, data: bytes, offset: int) -> Iterator[None]:
-        """Replays them, and yields now and then: records of transactions when they have been committed."""
         try:
             for position, header in iter_headers(data):
                 if header.last_offset < offset:
                     continue
                 try:
-                    if header.attributes & _SPECIAL:
-                        self._replay_special(data, position, header)
-                    else:
-                        yield from self._replay.replay_batch(data, position, header)
+                    yield from self._replay.replay_batch(data, position, header)
                 except InvalidBatch as problem:
                     logger.error("%s: batch at %d does not parse: %s", self._partition, header.base_offset, problem)
                 self._next_offset = header.last_offset + 1
@@ -107,19 +99,7 @@ class Loader:
         except InvalidBatch as problem:
             logger.error("%s is damaged after offset %d: %s", self._partition, self._next_offset, problem)
 
-    def _replay_special(self, data: bytes, position: int, header: BatchHeader) -> None:
-        records = list(iter_records(data, position))
-        if not header.is_control:
-            pending = self._pending.setdefault(header.producer_id, [])
-            pending += [(each.key, each.value) for each in records if each.key is not None]
-            return
-        marker = read_end_transaction_marker(records[0]) if records else None
-        ended = self._pending.pop(header.producer_id, [])
-        if marker is not None and marker.is_commit:
-            for key, value in ended:
-                self._replay.replay(key, value)
-
-    def _report(self, problem: UnreadableRecord) -> None:
+    def _report(self, problem: Exception) -> None:
         logger.error("%s, after offset %d: not readable: %s", self._partition, self._next_offset, problem)
 
 

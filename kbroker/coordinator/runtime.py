@@ -14,16 +14,17 @@ import trio
 
 from kbroker.clock import Clock
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicRemoved
-from kbroker.controller.image import Image, Topic
+from kbroker.controller.image import Image
 from kbroker.controller.znodes import entity_path
-from kbroker.coordinator.loader import Loader
-from kbroker.coordinator.placement import partition_for
-from kbroker.coordinator.shard_driver import ShardDriver, Timers
-from kbroker.errors import Refusal
+from kbroker.coordinator.shard_driver import ShardDriver
+from kbroker.coordinator.shard_log import Timers
+from kbroker.coordinator.shard_table import ShardTable
+from kbroker.group.offset_replay import OffsetReplay
 from kbroker.group.patterns import matching_topics
 from kbroker.group.shard import GroupShard
 from kbroker.group.step import ConsumerTimeouts, GroupConfig, KeyAndValue, PatternsToMatch
 from kbroker.group.topics import Topics
+from kbroker.log.partition_log import AppendResult
 from kbroker.names import CONSUMER_OFFSETS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.partition import Partition
@@ -56,22 +57,23 @@ class GroupCoordinator:
         """`create_topic` makes `__consumer_offsets`, and returns when its partitions are open. `flush_at_end` takes
         what is to be called when the requests that have arrived together are handled. `timeouts`: of a consumer group
         with these configs of its own."""
-        self._broker_id = broker_id
-        self._table = partitions
         self._config = config
         self._expiry_interval_ms = expiry_interval_ms
         self._clock = clock
         self._timers = timers
         self._new_id = new_id
         self._timeouts = timeouts
-        self._create_topic = create_topic
-        self._creating = trio.Lock()
-        self._drivers: dict[int, ShardDriver] = {}
-        self._partition_count = 0
-        self._is_running = False
-        self._to_load: dict[int, None] = {}
+        self._shards = ShardTable(
+            CONSUMER_OFFSETS,
+            broker_id=broker_id,
+            partitions=partitions,
+            clock=clock,
+            create_topic=create_topic,
+            new_driver=self._new_driver,
+            new_replay=lambda driver, report: OffsetReplay(driver.shard.hard, report),
+        )
+        self._drivers = self._shards.drivers
         self._deleted_topics: set[str] = set()
-        self._work = trio.Event()
         self._flush_at_end = flush_at_end
         self._topics = Topics()
         self._to_match: list[tuple[ShardDriver, PatternsToMatch]] = []
@@ -80,68 +82,48 @@ class GroupCoordinator:
     # Who coordinates what
 
     async def ensure_topic(self) -> None:
-        async with self._creating:
-            if not self._partition_count:
-                await self._create_topic()
+        await self._shards.ensure_topic()
 
     @property
     def has_topic(self) -> bool:
-        return self._partition_count > 0
+        return self._shards.partition_count > 0
 
     @property
     def is_loading(self) -> bool:
-        return any(not driver.is_loaded for driver in self._drivers.values())
+        return self._shards.is_loading
 
     def partition_for(self, group_id: str) -> int:
-        return partition_for(group_id, self._partition_count)
+        return self._shards.partition_for(group_id)
 
     def find(self, group_id: str) -> ShardDriver:
         """The shard of a group, with all earlier commits in it; Refusal if it is not here, or not yet."""
-        if not self._partition_count:
-            raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        driver = self._drivers.get(partition_for(group_id, self._partition_count))
+        return self._shards.find(group_id)
+
+    def append_marker(
+        self, index: int, batch: bytearray, producer_id: int, *, is_commit: bool
+    ) -> AppendResult | ErrorCode:
+        """Into a partition of `__consumer_offsets`; not before it is loaded, for its offsets depend on it."""
+        driver = self._drivers.get(index)
         if driver is None:
-            raise Refusal(ErrorCode.NOT_COORDINATOR)
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if not driver.is_loaded:
-            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return driver
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return driver.append_marker(batch, producer_id, is_commit=is_commit)
 
     def loaded(self) -> Iterable[ShardDriver]:
         """Every shard here, for listings; Refusal while one is not loaded."""
-        for driver in self._drivers.values():
-            if not driver.is_loaded:
-                raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            driver.flush()
-        return list(self._drivers.values())
+        return self._shards.loaded()
 
     def on_image(self, image: Image, changes: Sequence[Change]) -> None:
         self._topics.update(image, is_changed=any(isinstance(each, _OF_TOPICS) for each in changes))
+        self._shards.on_image(image, changes)
         for change in changes:
-            match change:
-                case TopicAdded(topic) if topic.name == CONSUMER_OFFSETS:
-                    self._follow(topic)
-                case PartitionsChanged(name, _) if name == CONSUMER_OFFSETS:
-                    self._follow(image.topics[name])
-                case TopicRemoved(topic) if topic.name == CONSUMER_OFFSETS:
-                    self._partition_count = 0
-                    for index in list(self._drivers):
-                        self._drop(index)
-                case TopicRemoved(topic):
-                    self._deleted_topics.add(topic.name)
-                    self._work.set()
+            if isinstance(change, TopicRemoved) and change.topic.name != CONSUMER_OFFSETS:
+                self._deleted_topics.add(change.topic.name)
+                self._shards.work.set()
 
-    def _follow(self, topic: Topic) -> None:
-        self._partition_count = len(topic.partitions)
-        for index, state in enumerate(topic.partitions):
-            if state.leader != self._broker_id:
-                self._drop(index)
-            elif index not in self._drivers:
-                partition = self._table.get(topic.name, index)
-                if partition is not None:
-                    self._take_over(index, partition)
-
-    def _take_over(self, index: int, partition: Partition) -> None:
-        driver = self._drivers[index] = ShardDriver(
+    def _new_driver(self, partition: Partition) -> ShardDriver:
+        return ShardDriver(
             partition,
             GroupShard(self._config, self._new_id, self._topics, self._timeouts_of),
             clock=self._clock,
@@ -149,53 +131,24 @@ class GroupCoordinator:
             flush_at_end=self._flush_at_end,
             match_patterns=self._begin_matching,
         )
-        # Before the start nothing may be read from a log, which may want to be recovered first.
-        if self._is_running and partition.log.log_end_offset == partition.log.log_start_offset:
-            driver.on_loaded()
-        else:
-            self._to_load[index] = None
-            self._work.set()
 
     def _timeouts_of(self, group_id: str) -> ConsumerTimeouts:
         configs = self._topics.image.entity_configs
         return self._timeouts(configs.get(entity_path("groups", group_id), _NO_CONFIGS) if configs else _NO_CONFIGS)
 
-    def _drop(self, index: int) -> None:
-        self._to_load.pop(index, None)
-        driver = self._drivers.pop(index, None)
-        if driver is not None:
-            driver.leave()
-
     def stop(self) -> None:
         """Whoever waits is sent elsewhere, so that the broker can end; what was committed is written first."""
-        for index, driver in list(self._drivers.items()):
-            driver.flush()
-            self._drop(index)
+        self._shards.stop()
 
     # Background
 
     async def run(self) -> None:
-        self._is_running = True
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._expire_offsets)
             nursery.start_soon(self._match_patterns)
             while True:
-                await self._work.wait()
-                self._work = trio.Event()
-                await self._load()
+                await self._shards.next_work()
                 await self._forget_deleted_topics()
-
-    async def _load(self) -> None:
-        while self._to_load:
-            index = next(iter(self._to_load))
-            del self._to_load[index]
-            driver = self._drivers.get(index)
-            partition = self._table.get(CONSUMER_OFFSETS, index)
-            if driver is None or partition is None:
-                continue
-            await Loader(partition, driver.shard.hard, self._clock).load()
-            if self._drivers.get(index) is driver:
-                driver.on_loaded()
 
     def _begin_matching(self, driver: ShardDriver, patterns: PatternsToMatch) -> None:
         self._to_match.append((driver, patterns))

@@ -7,61 +7,30 @@ gets the error. Commits of one run of requests share a batch; anything else that
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any
 
 import trio
 
 from kbroker.clock import Clock
-from kbroker.config import TopicConfig
-from kbroker.coordinator.ticket import Ticket, deliver
+from kbroker.coordinator.shard_log import CoordinatedPartition, ShardLog, Timers, answer_to
+from kbroker.coordinator.ticket import Ticket
 from kbroker.group.records import StoredGroup
 from kbroker.group.shard import GroupShard
 from kbroker.group.step import KeyAndValue, Now, PatternsToMatch, Step
 from kbroker.log.partition_log import AppendResult
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.protocol.keyed_batch import build_keyed_batch
+from kbroker.protocol.records import Record, build_batch
 
-__all__ = ["COMMIT_TIMEOUT_SECONDS", "CoordinatedPartition", "ShardDriver", "Timers"]
+__all__ = ["ShardDriver"]
 
 logger = logging.getLogger(__name__)
 
 _new_tuple = tuple.__new__  # a third of the cost of a NamedTuple's own constructor, for every heartbeat
 
-COMMIT_TIMEOUT_SECONDS: Final = 5.0  # offsets.commit.timeout.ms
-_RECORD_OVERHEAD: Final = 32
-_BATCH_OVERHEAD: Final = 256
 
-_ANSWERS: Final = {
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""What members are told of an append's error: things that make them look for their coordinator again."""
-
-
-class Timers(Protocol):
-    def add(self, seconds: float, callback: Callable[[], None]) -> Any: ...
-
-
-class CoordinatedPartition(Protocol):
-    """A partition as a coordinator needs it."""
-
-    @property
-    def config(self) -> TopicConfig: ...
-
-    def append_internal(self, batch: bytearray, now_ms: int) -> AppendResult: ...
-
-    def is_committed(self, last_offset: int) -> bool: ...
-
-    def wait_committed(self, last_offset: int, done: Callable[[int], None]) -> None: ...
-
-
-class ShardDriver:
+class ShardDriver(ShardLog):
     def __init__(
         self,
         partition: CoordinatedPartition,
@@ -73,14 +42,11 @@ class ShardDriver:
         match_patterns: Callable[[ShardDriver, PatternsToMatch], None] = lambda driver, patterns: None,
     ) -> None:
         """`match_patterns` begins what is too much for a request; `consumer_patterns_matched` tells the shard."""
-        self.partition = partition
+        super().__init__(partition, shard.replay, clock=clock, timers=timers)
         self.shard = shard
         self.is_loaded = False
-        self._clock = clock
-        self._timers = timers
         self._flush_at_end = flush_at_end
         self._match_patterns = match_patterns
-        self._last_offset = -1
         self._commits: list[tuple[list[KeyAndValue], Ticket, Any]] = []
         self._is_gone = False
 
@@ -122,24 +88,6 @@ class ShardDriver:
         for ticket in [*(each[0] for each in step.replies), *tickets]:
             ticket.refuse(code)
 
-    def append(self, records: list[KeyAndValue]) -> ErrorCode:
-        """Written and replayed, in as many batches as it takes."""
-        now_ms = self._clock.now_ms()
-        for chunk in _chunks(records, self.partition.config.max_message_bytes - _BATCH_OVERHEAD):
-            result = self.partition.append_internal(build_keyed_batch(chunk, now_ms), now_ms)
-            if result.error:
-                return _ANSWERS.get(result.error, ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._last_offset = result.last_offset
-            self.shard.replay(chunk)
-        return ErrorCode.NONE
-
-    def answer(self, ticket: Ticket, response: Any) -> None:
-        """As soon as all that it may be based on is committed."""
-        if self._last_offset < 0 or self.partition.is_committed(self._last_offset):
-            deliver(ticket, response)
-        else:
-            _Parked(ticket, response, self.partition, self._last_offset, self._timers)
-
     def _watch(self, step: Step) -> None:
         if step.wakes:
             now_ms = trio.current_time() * 1000
@@ -179,46 +127,42 @@ class ShardDriver:
             else:
                 self.answer(ticket, response)
 
+    # Transactions
+
+    def commit_in_transaction(
+        self, producer: tuple[int, int], records: list[KeyAndValue], ticket: Ticket, response: Any
+    ) -> None:
+        """Offsets that count when the marker comes. `producer`: its id and epoch."""
+        self.flush()
+        now_ms = self._clock.now_ms()
+        batch = build_batch(
+            [Record(index, now_ms, key, value) for index, (key, value) in enumerate(records)],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            is_transactional=True,
+        )
+        result = self.partition.append_internal(batch, now_ms)
+        if result.error == ErrorCode.MESSAGE_TOO_LARGE:
+            ticket.refuse(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+        elif result.error:
+            ticket.refuse(answer_to(result.error))
+        else:
+            self._last_offset = result.last_offset
+            self.shard.hard.replay_pending(producer[0], records)
+            self.answer(ticket, response)
+
+    def append_marker(self, batch: bytearray, producer_id: int, *, is_commit: bool) -> AppendResult:
+        """The end of a transaction: its offsets count from here on, or are forgotten."""
+        self.flush()
+        result = self.partition.append_internal(batch, self._clock.now_ms())
+        if not result.error:
+            self._last_offset = result.last_offset
+            self.shard.hard.end_transaction(producer_id, is_commit=is_commit)
+        return result
+
 
 def _tell_rebalance(group_id: str, before: StoredGroup | None, after: StoredGroup | None) -> None:
     """One line for each generation: a group that writes many of them is in trouble."""
     if after is not None and after.generation and (before is None or before.generation != after.generation):
         fields = {"group": group_id, "generation": after.generation, "members": len(after.members)}
         logger.info("group %s: generation %d, members: %d", *fields.values(), extra=fields)
-
-
-class _Parked:
-    """An answer that waits for the high watermark; after a while its client should ask elsewhere."""
-
-    __slots__ = ("_deadline", "_response", "_ticket")
-
-    def __init__(
-        self, ticket: Ticket, response: Any, partition: CoordinatedPartition, last_offset: int, timers: Timers
-    ) -> None:
-        self._ticket: Ticket | None = ticket
-        self._response = response
-        self._deadline = timers.add(COMMIT_TIMEOUT_SECONDS, partial(self._end, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        partition.wait_committed(last_offset, self._end)
-
-    def _end(self, code: int) -> None:
-        ticket, self._ticket = self._ticket, None
-        if ticket is None:
-            return
-        self._deadline.cancel()
-        if code:
-            ticket.refuse(_ANSWERS.get(ErrorCode(code), code))
-        else:
-            deliver(ticket, self._response)
-
-
-def _chunks(records: list[KeyAndValue], limit: int) -> Iterator[list[KeyAndValue]]:
-    """At least one record each: one that is too large alone is for the log to refuse."""
-    start = size = 0
-    for index, (key, value) in enumerate(records):
-        record_size = len(key) + len(value or b"") + _RECORD_OVERHEAD
-        if size and size + record_size > limit:
-            yield records[start:index]
-            start, size = index, 0
-        size += record_size
-    if start < len(records):
-        yield records[start:]

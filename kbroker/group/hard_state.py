@@ -1,9 +1,12 @@
-"""What the log says: groups and committed offsets. Changed by `replay` alone, so a restart rebuilds exactly this.
+"""What the log says: groups, committed offsets, and those of open transactions. Changed by replaying alone, so a
+restart rebuilds exactly this.
 
 Never holds who is joining right now: that is lost with a shard, and members come again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from kbroker.group.consumer_records import (
     CURRENT_ASSIGNMENT,
@@ -27,6 +30,7 @@ from kbroker.group.records import (
     read_offset_value,
     record_type,
 )
+from kbroker.group.step import KeyAndValue
 
 __all__ = ["HardState", "TopicPartition"]
 
@@ -38,7 +42,7 @@ _OF_CONSUMER_GROUPS = frozenset(
 
 
 class HardState:
-    __slots__ = ("consumer_groups", "groups", "offsets")
+    __slots__ = ("_open", "consumer_groups", "groups", "offsets", "pending")
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
@@ -46,6 +50,10 @@ class HardState:
         """A group is in one of both at most."""
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         """By group. A group without offsets has no entry."""
+        self.pending: dict[int, dict[str, dict[TopicPartition, CommittedOffset | None]]] = {}
+        """Of open transactions, by producer id and group. None: a plain commit has come later, and stays."""
+        self._open: dict[str, set[int]] = {}
+        """Producers with a transaction open, by group."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HardState):
@@ -54,12 +62,18 @@ class HardState:
             self.groups == other.groups
             and self.consumer_groups == other.consumer_groups
             and self.offsets == other.offsets
+            and self.pending == other.pending
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __contains__(self, group_id: str) -> bool:
-        return group_id in self.groups or group_id in self.consumer_groups or group_id in self.offsets
+        return (
+            group_id in self.groups
+            or group_id in self.consumer_groups
+            or group_id in self.offsets
+            or group_id in self._open
+        )
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """One record. Types that belong to others are passed over; UnreadableRecord: nothing changed."""
@@ -73,6 +87,8 @@ class HardState:
 
     def _replay_offset(self, key: bytes, value: bytes | None) -> None:
         group_id, topic, partition = read_offset_key(key)
+        if group_id in self._open:
+            self._supersede(group_id, (topic, partition), is_deleted=value is None)
         offsets = self.offsets.get(group_id)
         if value is not None:
             committed = read_offset_value(value)
@@ -81,6 +97,44 @@ class HardState:
             offsets[topic, partition] = committed
         elif offsets is not None and offsets.pop((topic, partition), None) is not None and not offsets:
             del self.offsets[group_id]
+
+    # Transactions
+
+    def replay_pending(self, producer_id: int, records: Iterable[KeyAndValue]) -> None:
+        """Offsets that count when their transaction is committed."""
+        for key, value in records:
+            if value is None or record_type(key) not in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
+                continue
+            group_id, topic, partition = read_offset_key(key)
+            committed = read_offset_value(value)
+            self.pending.setdefault(producer_id, {}).setdefault(group_id, {})[topic, partition] = committed
+            self._open.setdefault(group_id, set()).add(producer_id)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        for group_id, ended in self.pending.pop(producer_id, {}).items():
+            producers = self._open[group_id]
+            producers.discard(producer_id)
+            if not producers:
+                del self._open[group_id]
+            committed = {key: value for key, value in ended.items() if value is not None}
+            if is_commit and committed:
+                self.offsets.setdefault(group_id, {}).update(committed)
+
+    def pending_partitions(self, group_id: str) -> set[TopicPartition]:
+        return {key for each in self._open.get(group_id, ()) for key in self.pending[each][group_id]}
+
+    @property
+    def open_groups(self) -> Iterable[str]:
+        return self._open
+
+    def _supersede(self, group_id: str, partition: TopicPartition, *, is_deleted: bool) -> None:
+        for producer_id in self._open[group_id]:
+            pending = self.pending[producer_id][group_id]
+            if partition in pending:
+                if is_deleted:
+                    del pending[partition]
+                else:
+                    pending[partition] = None
 
     def _replay_group(self, key: bytes, value: bytes | None) -> None:
         group_id = read_group_key(key)

@@ -32,6 +32,7 @@ __all__ = ["GroupListing", "GroupShard"]
 
 _SIMPLE = StoredGroup()
 _NEW = ConsumerGroupState()
+_EPOCHS_SINCE = 9  # the version of OffsetCommit that may come from members of the consumer protocol
 _NO_OFFSETS: dict[TopicPartition, CommittedOffset] = {}
 
 _SyncResponse = sync_group.RESPONSE.value
@@ -348,6 +349,30 @@ class GroupShard:
             raise Refusal(code)
         return commit_records(body, now, self._config.offset_metadata_max_bytes)
 
+    def commit_in_transaction(self, body: Any, now: Now) -> tuple[list[KeyAndValue], dict[TopicPartition, ErrorCode]]:
+        """As `commit`. Who says nothing of a member, as clients before v3, is not asked."""
+        group_id, generation, member_id = body.group_id, body.generation_id, body.member_id
+        group = self._soft.get(group_id)
+        state = self.hard.consumer_groups.get(group_id)
+        if generation < 0 and not member_id and body.group_instance_id is None:
+            code = ErrorCode.NONE
+        elif state is not None:
+            code = check_commit(state, member_id, generation, _EPOCHS_SINCE)
+            if code == ErrorCode.STALE_MEMBER_EPOCH:
+                code = ErrorCode.ILLEGAL_GENERATION
+        elif group is not None:
+            code = group.validate_commit(member_id, body.group_instance_id, generation)
+            if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                code = ErrorCode.NONE  # the generation is right, and the transaction must end before the assignment
+            group.touch(member_id, now)
+        elif generation < 0:
+            code = ErrorCode.NONE
+        else:
+            code = ErrorCode.UNKNOWN_MEMBER_ID if group_id in self.hard else ErrorCode.ILLEGAL_GENERATION
+        if code:
+            raise Refusal(code)
+        return commit_records(body, now, self._config.offset_metadata_max_bytes)
+
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Refusal if a member of the consumer protocol asks that is not who it was."""
         state = self.hard.consumer_groups.get(group_id)
@@ -362,6 +387,10 @@ class GroupShard:
 
     def offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         return self.hard.offsets.get(group_id, _NO_OFFSETS)
+
+    def unstable_partitions(self, group_id: str) -> set[TopicPartition]:
+        """Whose offsets an open transaction may still change."""
+        return self.hard.pending_partitions(group_id)
 
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -402,24 +431,30 @@ class GroupShard:
         elif group.state is not GroupState.STABLE or group.protocol_type != CONSUMER or read is None:
             return []
         retention_ms = self._config.offsets_retention_ms
+        unstable = self.hard.pending_partitions(group_id)
         records = [
             offset_tombstone(group_id, topic, partition)
             for (topic, partition), each in committed.items()
-            if (read is None or topic not in read) and is_expired(each, since, now.wall_ms, retention_ms)
+            if (read is None or topic not in read)
+            and is_expired(each, since, now.wall_ms, retention_ms)
+            and (topic, partition) not in unstable
         ]
-        if len(records) == len(committed) and group.is_idle and group_id in self.hard:
+        if len(records) == len(committed) and group.is_idle and group_id in self.hard and not unstable:
             records.append(group_tombstone(group_id))
         return records
 
     def _expire_consumers(self, group_id: str, state: ConsumerGroupState, now: Now) -> list[KeyAndValue]:
         committed, read = self.offsets(group_id), state.subscribed_topics()
         retention_ms = self._config.offsets_retention_ms
+        unstable = self.hard.pending_partitions(group_id)
         records = [
             offset_tombstone(group_id, topic, partition)
             for (topic, partition), each in committed.items()
-            if topic not in read and is_expired(each, None, now.wall_ms, retention_ms)
+            if topic not in read
+            and is_expired(each, None, now.wall_ms, retention_ms)
+            and (topic, partition) not in unstable
         ]
-        if len(records) == len(committed) and not state.members:
+        if len(records) == len(committed) and not state.members and not unstable:
             Draft(group_id, state, records).remove_group()
         return records
 
@@ -427,7 +462,7 @@ class GroupShard:
         """The topics have been deleted; others of the same names begin anew."""
         return [
             offset_tombstone(group_id, topic, partition)
-            for topic, partition in self.offsets(group_id)
+            for topic, partition in self.hard.pending_partitions(group_id).union(self.offsets(group_id))
             if topic in topics
         ]
 
@@ -435,7 +470,9 @@ class GroupShard:
 
     def group_ids(self) -> list[str]:
         hard = self.hard
-        return list({**hard.groups, **hard.consumer_groups, **hard.offsets, **self._soft})
+        return list(
+            {**hard.groups, **hard.consumer_groups, **hard.offsets, **dict.fromkeys(hard.open_groups), **self._soft}
+        )
 
     def list_groups(self) -> Iterator[GroupListing]:
         consumer_groups = self.hard.consumer_groups
@@ -470,7 +507,8 @@ class GroupShard:
         if not is_empty:
             raise Refusal(ErrorCode.NON_EMPTY_GROUP)
         self._soft.pop(group_id, None)
-        records = [offset_tombstone(group_id, topic, partition) for topic, partition in self.offsets(group_id)]
+        known = self.hard.pending_partitions(group_id).union(self.offsets(group_id))
+        records = [offset_tombstone(group_id, topic, partition) for topic, partition in known]
         if state is None:
             return [*records, group_tombstone(group_id)]
         Draft(group_id, state, records).remove_group()

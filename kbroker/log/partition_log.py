@@ -618,12 +618,19 @@ class PartitionLog:
         self.set_high_watermark(offset)
         return self._high_watermark > before
 
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with data in [start, end), for a read_committed fetch."""
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, within: FileSlice | None = None
+    ) -> list[AbortedTransaction]:
+        """Those with data in [start, end), for a read_committed fetch; no further than a slice reaches that was read
+        from `start_offset`, for a reader who is far behind would get all of them again with every slice."""
         if not self._is_loaded:
             self.load()
-        indexes = (segment.aborted for segment in self._segments.starting_with(start_offset))
-        return list(aborted_in_range(indexes, start_offset, end_offset))
+        segments = self._segments.starting_with(start_offset)
+        if within is not None:
+            for segment in segments:
+                if segment.file is within.file:
+                    end_offset = min(end_offset, segment.offset_behind(within.position + within.size, end_offset))
+        return list(aborted_in_range((segment.aborted for segment in segments), start_offset, end_offset))
 
     # By timestamp
 

@@ -118,7 +118,14 @@ class ProducerState:
         delta = header.last_offset_delta
         timestamp = header.max_timestamp
         trace: BatchTrace = _new_tuple(
-            BatchTrace, (first, (first + delta) & MAX_SEQUENCE, base_offset, base_offset + delta, timestamp)
+            BatchTrace,
+            (
+                first,
+                (first + delta) & MAX_SEQUENCE if first >= 0 else first,
+                base_offset,
+                base_offset + delta,
+                timestamp,
+            ),
         )
         batches: tuple[BatchTrace, ...] = (trace,)
         coordinator_epoch, txn_first = NO_COORDINATOR_EPOCH, NO_OFFSET

@@ -356,6 +356,12 @@ class Segment:
             position += at
         return -1, 0
 
+    def offset_behind(self, position: int, otherwise: int) -> int:
+        """One that no batch reaches which begins before the position; `otherwise` where the index does not know."""
+        index = self.offset_index
+        entry = bisect_left(index.values, position)
+        return self.base_offset + index.keys[entry] + 1 if entry < len(index) else otherwise
+
     def batch_size_at(self, position: int) -> int:
         length = self.file.open().read_at(4, position + 8)
         return int.from_bytes(length, "big", signed=True) + LOG_OVERHEAD

@@ -13,6 +13,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -24,7 +25,9 @@ from kbroker.controller.embedded_tree import open_embedded_tree
 from kbroker.controller.image import Image
 from kbroker.controller.topic_rules import NewTopic
 from kbroker.controller.tree import Tree
+from kbroker.coordinator.markers import Markers
 from kbroker.coordinator.runtime import GroupCoordinator
+from kbroker.coordinator.transactions import TransactionConfig, TransactionCoordinator
 from kbroker.errors import Refusal, UserError
 from kbroker.group.assignors import known_assignors
 from kbroker.group.step import ConsumerTimeouts, GroupConfig
@@ -32,11 +35,12 @@ from kbroker.group_config import consumer_timeouts
 from kbroker.log.directory import DataDirectory
 from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import OsFileSystem
-from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, random_uuid
+from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, TRANSACTION_STATE, random_uuid
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.log_cleaner import LogCleaner
 from kbroker.replication.log_dir_mover import LogDirMover
+from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
 from kbroker.server.authorization import AllowAll
@@ -228,6 +232,7 @@ class _Broker:
                 background.start_soon(LogDirMover(self._table, config, self._clock).run)
                 self._table.moves.resume()
                 background.start_soon(context.groups.run)
+                background.start_soon(context.transactions.run)
                 await background.start(server.run)
                 vitals.state = BrokerState.RUNNING
                 self._tell_ready(listeners)
@@ -237,6 +242,7 @@ class _Broker:
                 logger.info("stopping: connections have %d s to get their answers", GRACE_SECONDS)
                 server.stop_accepting()
                 self._table.answer_waiters()
+                context.transactions.stop()
                 context.groups.stop()
                 await server.stop(GRACE_SECONDS)
             finally:
@@ -253,6 +259,7 @@ class _Broker:
         randomness = random.Random()
         deadlines = Deadlines()
         run = AppendRun()
+        groups = self._groups(deadlines, run)
         return Context(
             broker_id=self._broker_id,
             config=self._config,
@@ -266,7 +273,8 @@ class _Broker:
             authorizer=AllowAll(),
             deadlines=deadlines,
             append_run=run,
-            groups=self._groups(deadlines, run),
+            groups=groups,
+            transactions=self._transactions(deadlines, groups),
             quotas=self._quotas(deadlines),
             nursery=nursery,
         )
@@ -293,10 +301,6 @@ class _Broker:
         config = self._config
         controller = self._controller
 
-        async def create_topic() -> None:
-            broker_count = len(controller.image.brokers)
-            await controller.create_topics([new_topic(CONSUMER_OFFSETS, config, broker_count=broker_count)])
-
         groups = GroupCoordinator(
             broker_id=self._broker_id,
             partitions=self._table,
@@ -306,12 +310,42 @@ class _Broker:
             timers=deadlines,
             new_id=lambda: str(uuid.UUID(bytes=random_uuid(os.urandom))),
             timeouts=lambda overrides: ConsumerTimeouts(*consumer_timeouts(config, overrides)),
-            create_topic=create_topic,
+            create_topic=partial(self._create_internal_topic, CONSUMER_OFFSETS),
             flush_at_end=run.flush_at_end,
         )
         groups.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
         controller.add_listener(groups.on_image)
         return groups
+
+    def _transactions(self, deadlines: Deadlines, groups: GroupCoordinator) -> TransactionCoordinator:
+        config, controller, table = self._config, self._controller, self._table
+
+        def find(topic: str, index: int) -> Partition | ErrorCode:
+            is_known = controller.image.partition(topic, index) is not None
+            missing = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return table.get(topic, index) or missing
+
+        transactions = TransactionCoordinator(
+            broker_id=self._broker_id,
+            partitions=table,
+            config=TransactionConfig(
+                config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+                config.transaction_remove_expired_transaction_cleanup_interval_ms,
+                config.transactional_id_expiration_ms,
+            ),
+            clock=self._clock,
+            timers=deadlines,
+            markers=Markers(find=find, groups=groups, clock=self._clock, timers=deadlines),
+            create_topic=partial(self._create_internal_topic, TRANSACTION_STATE),
+        )
+        transactions.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
+        controller.add_listener(transactions.on_image)
+        return transactions
+
+    async def _create_internal_topic(self, name: str) -> None:
+        controller = self._controller
+        broker_count = len(controller.image.brokers)
+        await controller.create_topics([new_topic(name, self._config, broker_count=broker_count)])
 
     async def _create_topics(self, topics: Sequence[tuple[str, int]]) -> None:
         wanted = [NewTopic(name, partitions=count) for name, count in topics]

@@ -10,6 +10,7 @@ from kbroker.clock import Clock
 from kbroker.config import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.coordinator.runtime import GroupCoordinator
+from kbroker.coordinator.transactions import TransactionCoordinator
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
 from kbroker.server.authorization import Authorizer
@@ -35,6 +36,7 @@ class Context:
     deadlines: Deadlines
     append_run: AppendRun
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     quotas: Quotas
     nursery: trio.Nursery
     interceptor: Interceptor | None = None

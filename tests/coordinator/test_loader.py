@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import trio
 from kbroker.config import BrokerConfig, topic_config
 from kbroker.coordinator.loader import Loader
 from kbroker.group.hard_state import HardState
+from kbroker.group.offset_replay import OffsetReplay
 from kbroker.group.records import StoredGroup, group_record, group_tombstone, offset_record, offset_tombstone
 from kbroker.group.step import KeyAndValue
 from kbroker.log.filesystem import OsFileSystem
@@ -67,7 +69,7 @@ def offset(partition: int, value: int = 7, *, group: str = "group") -> KeyAndVal
 
 async def load(partition: Partition) -> HardState:
     hard = HardState()
-    await Loader(partition, hard, StillClock()).load()
+    await Loader(partition, partial(OffsetReplay, hard), StillClock()).load()
     return hard
 
 
@@ -150,7 +152,7 @@ async def test_others_run_while_a_shard_is_loaded(partition: Partition) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_turns)
-        await Loader(partition, HardState(), GrowingClock()).load()
+        await Loader(partition, partial(OffsetReplay, HardState()), GrowingClock()).load()
         nursery.cancel_scope.cancel()
     assert turns >= 15  # once for each 64 records at least
 

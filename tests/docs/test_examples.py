@@ -13,10 +13,13 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import trio
 
 from kbroker.cli.command import Command, walk
 from kbroker.cli.main import kbroker, main
 from kbroker.testing import Broker
+from tests.broker.transactions import TransactionalProducer
+from tests.broker.wire import connect
 from tests.docs.shell import Shell
 
 pytestmark = pytest.mark.slow
@@ -30,6 +33,7 @@ ONLINE = [call for call in EXAMPLES if call not in {*NOT_RUN, *SERVING, *ENDLESS
 
 TOPICS = {"orders": 3, "customers": 1, "greetings": 1, "copy": 6}
 GROUPS = ("billing", "shipping")
+TRANSACTIONS = ("payments", "refunds")
 
 
 class Scene:
@@ -53,6 +57,14 @@ class Scene:
                 self.run(f"consume orders --group {group}")
             with open("billing.csv", "w") as file, redirect_stdout(file):
                 self.run("groups export-offsets billing")
+        if call.startswith("kbroker transactions"):
+            trio.run(self._begin_transactions)
+
+    async def _begin_transactions(self) -> None:
+        async with connect(self.broker.port) as client:
+            for name in TRANSACTIONS:
+                producer = await TransactionalProducer(client, name).init()
+                assert await producer.add("orders", 0) == [0]
 
     def run(self, arguments: str) -> None:
         call_in_process(shlex.split(arguments))

@@ -2,8 +2,8 @@
 
 A version that is not known here is answered in the shape of v0, with this API's own range (KIP-511). v3 names the
 client's software, which is checked as Kafka does, and features: `group.version` 1 says that consumer groups (KIP-848)
-are on. Before v4 a range of features may not begin at 0, so it is left out there. The list is the same for everybody,
-so its bytes are kept.
+are on, `transaction.version` 2 that epochs grow with every transaction (KIP-890). Before v4 a range of features may not
+begin at 0, so it is left out there. The list is the same for everybody, so its bytes are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["handle", "handle_unknown_version"]
 
 _API_VERSIONS = 18
-_GROUP_VERSION = "group.version"
+_FEATURES = {"group.version": 1, "transaction.version": 2}
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 _bodies: dict[int, bytes] = {}  # by version; what is served does not change while a process runs
@@ -49,12 +49,16 @@ def handle_unknown_version(context: Context, request: Request) -> Any:
 
 
 def _response(version: int) -> Any:
-    supported = messages.SupportedFeatureKey(name=_GROUP_VERSION, min_version=0, max_version=1)
-    finalized = messages.FinalizedFeatureKey(name=_GROUP_VERSION, min_version_level=1, max_version_level=1)
+    features = _FEATURES.items()
+    supported = [messages.SupportedFeatureKey(name=name, min_version=0, max_version=last) for name, last in features]
+    finalized = [
+        messages.FinalizedFeatureKey(name=name, min_version_level=last, max_version_level=last)
+        for name, last in features
+    ]
     return messages.RESPONSE(
         api_keys=_served(),
-        supported_features=[supported] if version >= 4 else [],
-        finalized_features=[finalized],
+        supported_features=supported if version >= 4 else [],
+        finalized_features=finalized,
         finalized_features_epoch=0,
     )
 

@@ -199,8 +199,13 @@ class _Fetch:
     def on_visible(self, size: int) -> None:
         """A partition shows that many bytes more."""
         self.missing -= size
-        if self.missing <= 0:
+        if self.missing <= 0 and (self.request.body.isolation_level != READ_COMMITTED or self._has_stable()):
             self.finish()
+
+    def _has_stable(self) -> bool:
+        """Whether a reader of committed records finds any; what an open transaction writes is not for him yet."""
+        pairs = zip(self.targets, self.partitions, strict=True)  # an error would have been answered at once
+        return any(target.fetch_offset < partition.last_stable_offset for target, partition in pairs)
 
     def finish(self) -> None:
         """Called by whoever made the data visible: a bug here is this fetch's alone, never that producer's."""
@@ -316,7 +321,7 @@ class _Fetch:
         if is_committed:
             answer.aborted_transactions = [
                 messages.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
-                for each in log.aborted_transactions(offset, bound)
+                for each in log.aborted_transactions(offset, bound, slice_)
             ]
         answer.records = slice_ if request.version >= 4 else self._converted(slice_, offset, answer)
         partition.fetched_bytes += len(answer.records)

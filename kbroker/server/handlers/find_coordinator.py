@@ -1,14 +1,15 @@
-"""FindCoordinator (10), v0-6: which broker coordinates a group. Several keys from v4 on.
+"""FindCoordinator (10), v0-6: which broker coordinates a group, or a transactional id (v1). Several keys from v4 on.
 
-The topic that groups live in is made when the first group asks; the answer comes when it is there. Transactions have no
-coordinator yet; share groups are not served.
+The topic that they live in is made when the first one asks; the answer comes when it is there. Share groups are not
+served.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.names import CONSUMER_OFFSETS
+from kbroker.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import find_coordinator as messages
 from kbroker.server.authorization import Operation
@@ -29,7 +30,11 @@ TRANSACTION: Final = 1
 def handle(context: Context, request: Request) -> Any:
     body = request.body
     if body.key_type == GROUP and not context.groups.has_topic:
-        return _create_and_answer(context, request)
+        if any(allows_group(context, request, Operation.DESCRIBE, key) for key in _keys(request)):
+            return _answer_after(context.groups.ensure_topic(), context, request)
+    elif body.key_type == TRANSACTION and not context.transactions.has_topic:
+        if any(allows_transactional_id(context, request, Operation.DESCRIBE, key) for key in _keys(request)):
+            return _answer_after(context.transactions.ensure_topic(), context, request)
     return _answer(context, request)
 
 
@@ -37,9 +42,8 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     return _response(request, [_nobody(key, code) for key in _keys(request)])
 
 
-async def _create_and_answer(context: Context, request: Request) -> Any:
-    if any(allows_group(context, request, Operation.DESCRIBE, key) for key in _keys(request)):
-        await context.groups.ensure_topic()
+async def _answer_after(creating: Awaitable[None], context: Context, request: Request) -> Any:
+    await creating
     return _answer(context, request)
 
 
@@ -58,21 +62,27 @@ def _keys(request: Request) -> list[str]:
 def _find_group(context: Context, request: Request, key: str) -> Any:
     if not allows_group(context, request, Operation.DESCRIBE, key):
         return _nobody(key, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    groups, image = context.groups, context.controller.image
-    if not groups.has_topic:
+    if not context.groups.has_topic:
         return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    partition = image.partition(CONSUMER_OFFSETS, groups.partition_for(key))
-    broker = None if partition is None else image.brokers.get(partition.leader)
-    endpoint = None if broker is None else broker.endpoint(request.listener_name)
-    if broker is None or endpoint is None:
-        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return messages.Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port)
+    return _leader(context, request, key, CONSUMER_OFFSETS, context.groups.partition_for(key))
 
 
 def _find_transaction(context: Context, request: Request, key: str) -> Any:
     if not allows_transactional_id(context, request, Operation.DESCRIBE, key):
         return _nobody(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if not context.transactions.has_topic:
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return _leader(context, request, key, TRANSACTION_STATE, context.transactions.partition_for(key))
+
+
+def _leader(context: Context, request: Request, key: str, topic: str, index: int) -> Any:
+    image = context.controller.image
+    partition = image.partition(topic, index)
+    broker = None if partition is None else image.brokers.get(partition.leader)
+    endpoint = None if broker is None else broker.endpoint(request.listener_name)
+    if broker is None or endpoint is None:
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return messages.Coordinator(key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port)
 
 
 def _nobody(key: str, code: int) -> Any:

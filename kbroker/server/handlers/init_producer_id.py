@@ -1,8 +1,8 @@
-"""InitProducerId (22), v0-5: a producer id with epoch 0 for an idempotent producer.
+"""InitProducerId (22), v0-5: a producer id and epoch, for idempotence and for transactions.
 
 Without a transactional id every request gets a new id, also one that names the id and epoch it has (v3, KIP-360): the
-client then starts over with sequence 0. There is no transaction coordinator yet: a transactional id is checked as Kafka
-checks it, and then answered with COORDINATOR_NOT_AVAILABLE, upon which clients look for a coordinator again.
+client then starts over with sequence 0. With one, the id is the same for ever and the epoch grows, which fences whoever
+had it before; a transaction that is still open is aborted first, and the client comes again. v4: PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import init_producer_id as messages
 from kbroker.server.authorization import Operation
 from kbroker.server.permissions import allows_cluster, allows_topic, allows_transactional_id
+from kbroker.server.transaction_requests import find_transaction, known_error, step_ticket
+from kbroker.transaction.step import NeedsProducerId, Step
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["handle", "refuse"]
 
 NO_ID: Final = -1
+FENCED_SINCE: Final = 4
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -35,7 +38,7 @@ def handle(context: Context, request: Request) -> Any:
     if (body.producer_id == NO_ID) != (body.producer_epoch == NO_ID):
         raise Refusal(ErrorCode.INVALID_REQUEST)
     if transactional_id is not None:
-        raise Refusal(_transactional_refusal(context, request))
+        return _init(context, request, None)
     producer_id = context.producer_ids.take()
     if producer_id is None:
         return _wait(context)
@@ -57,10 +60,28 @@ def _may_produce(context: Context, request: Request) -> bool:
     )
 
 
-def _transactional_refusal(context: Context, request: Request) -> ErrorCode:
+def _init(context: Context, request: Request, new_id: int | None) -> Any:
     body = request.body
     if not body.transactional_id:
-        return ErrorCode.INVALID_REQUEST
+        raise Refusal(ErrorCode.INVALID_REQUEST)
     if not 0 < body.transaction_timeout_ms <= context.config.transaction_max_timeout_ms:
-        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        raise Refusal(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    driver = find_transaction(context, request, body.transactional_id)
+    expected = None if body.producer_id == NO_ID else (body.producer_id, body.producer_epoch)
+    try:
+        step = driver.shard.init_producer_id(
+            body.transactional_id, body.transaction_timeout_ms, expected, new_id, driver.now_ms()
+        )
+    except NeedsProducerId:
+        return _init_with_new_id(context, request)
+    driver.take(body.transactional_id, step, step_ticket(request, _respond, refuse))
+    return None
+
+
+async def _init_with_new_id(context: Context, request: Request) -> Any:
+    return _init(context, request, await context.producer_ids.wait_next())
+
+
+def _respond(request: Request, step: Step) -> Any:
+    code = known_error(step.error, request, FENCED_SINCE)
+    return messages.RESPONSE(error_code=code, producer_id=step.producer_id, producer_epoch=step.producer_epoch)

@@ -14,7 +14,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_commit as messages
 from kbroker.server.authorization import Operation
 from kbroker.server.group_requests import allows_group
-from kbroker.server.permissions import allows_topic
+from kbroker.server.offset_answers import leave_out_what_cannot_be, refuse_rest, refuse_these
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -33,32 +33,23 @@ def handle(context: Context, request: Request) -> Any:
         return refuse(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, None)
     response = refuse(request, ErrorCode.NONE, None)
     if body.topics:
-        _leave_out_what_cannot_be(context, request, response)
+        leave_out_what_cannot_be(context, request, response)
         if not body.topics:
             return response
     try:
         driver = context.groups.find(body.group_id)
         records, refused = driver.shard.commit(body, request.version, driver.now())
     except Refusal as refusal:
-        return _refuse_rest(response, refusal.code)
+        return refuse_rest(response, refusal.code)
     if refused:
-        for topic in response.topics:
-            for each in topic.partitions:
-                each.error_code = refused.get((topic.name, each.partition_index), each.error_code)
-    ticket = Ticket(request.reply, lambda code: request.reply(_refuse_rest(response, code)))
+        refuse_these(response, refused)
+    ticket = Ticket(request.reply, lambda code: request.reply(refuse_rest(response, code)))
     if records:
         driver.enqueue(records, ticket, response)
     else:
         driver.flush()
         driver.answer(ticket, response)
     return None
-
-
-def _refuse_rest(response: Any, code: int) -> Any:
-    for topic in response.topics:
-        for each in topic.partitions:
-            each.error_code = each.error_code or code
-    return response
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -73,23 +64,3 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
             for topic in request.body.topics
         ]
     )
-
-
-def _leave_out_what_cannot_be(context: Context, request: Request, response: Any) -> None:
-    """Partitions that are not there, or not this client's, get their error here and go no further."""
-    image = context.controller.image
-    kept = []
-    for topic, answer in zip(request.body.topics, response.topics, strict=True):
-        known = image.topic(topic.name)
-        count = 0 if known is None else len(known.partitions)
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not allows_topic(context, request, Operation.READ, topic.name):
-            count, code = 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if any(not 0 <= each.partition_index < count for each in topic.partitions):
-            for each in answer.partitions:
-                if not 0 <= each.partition_index < count:
-                    each.error_code = code
-            topic.partitions = [each for each in topic.partitions if 0 <= each.partition_index < count]
-        if topic.partitions:
-            kept.append(topic)
-    request.body.topics = kept

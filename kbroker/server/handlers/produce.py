@@ -14,6 +14,7 @@ from kbroker.names import INTERNAL_TOPICS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import produce as messages
 from kbroker.server.authorization import Operation, ResourceType
+from kbroker.server.transactional_records import admit_records
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import AppendResult
@@ -66,12 +67,10 @@ def handle(context: Context, request: Request) -> None:
                 continue
             records = each.records
             if records and len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
-                # No transaction can have begun: there is no coordinator of transactions yet.
-                code = ErrorCode.INVALID_TXN_STATE
-                if body.transactional_id is None:
-                    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
-                continue
+                code = admit_records(context, request, partition, records)
+                if code:
+                    answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
+                    continue
             result = partition.stage(records, version, acks, now_ms)
             if result.error:
                 answers.append(_refused(index, result))

@@ -64,8 +64,11 @@ async def test_an_odd_name_of_the_software_is_refused(broker: HandlerBroker, nam
         assert response.api_keys == []
 
 
-async def test_the_new_group_protocol_is_on(broker: HandlerBroker) -> None:
-    response = await broker.ask(18, 4, **CLIENT)
-    assert [(each.name, each.max_version) for each in response.supported_features] == [("group.version", 1)]
-    assert [(each.name, each.max_version_level) for each in response.finalized_features] == [("group.version", 1)]
+@pytest.mark.parametrize("version", [3, 4])
+async def test_the_features_that_clients_ask_for_are_on(broker: HandlerBroker, version: int) -> None:
+    response = await broker.ask(18, version, **CLIENT)
+    levels = [("group.version", 1), ("transaction.version", 2)]
+    assert [(each.name, each.max_version_level) for each in response.finalized_features] == levels
+    supported = [(each.name, each.max_version) for each in response.supported_features]
+    assert supported == (levels if version >= 4 else []), "old clients cannot read a range that begins at 0"
     assert response.finalized_features_epoch == 0

@@ -1,0 +1,56 @@
+"""DescribeTransactions (65), v0: what transactional ids are in the middle of (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kbroker.errors import Refusal
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import describe_transactions as messages
+from kbroker.server.authorization import Operation
+from kbroker.server.permissions import allows_topic, allows_transactional_id
+
+if TYPE_CHECKING:
+    from kbroker.server.context import Context
+    from kbroker.server.request import Request
+
+__all__ = ["handle", "refuse"]
+
+
+def handle(context: Context, request: Request) -> Any:
+    described = [_describe(context, request, each) for each in request.body.transactional_ids]
+    return messages.RESPONSE(transaction_states=described)
+
+
+def refuse(request: Request, code: int, message: str | None) -> Any:
+    return messages.RESPONSE(transaction_states=[_failure(each, code) for each in request.body.transactional_ids])
+
+
+def _failure(transactional_id: str, code: int) -> Any:
+    return messages.TransactionState(transactional_id=transactional_id, error_code=code)
+
+
+def _describe(context: Context, request: Request, transactional_id: str) -> Any:
+    if not allows_transactional_id(context, request, Operation.DESCRIBE, transactional_id):
+        return _failure(transactional_id, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not transactional_id:
+        return _failure(transactional_id, ErrorCode.INVALID_REQUEST)
+    try:
+        found = context.transactions.find(transactional_id).shard.transactions.get(transactional_id)
+    except Refusal as refusal:
+        return _failure(transactional_id, refusal.code)
+    if found is None:
+        return _failure(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return messages.TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state.text,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[
+            messages.TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in found.by_topic().items()
+            if allows_topic(context, request, Operation.DESCRIBE, topic)
+        ],
+    )

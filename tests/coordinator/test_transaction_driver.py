@@ -1,0 +1,211 @@
+"""Transactions over a partition whose high watermark moves by hand: what waits for what, and what is tried again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator.markers import Ending, Markers
+from kbroker.coordinator.ticket import Ticket
+from kbroker.coordinator.transaction_driver import TransactionDriver
+from kbroker.log.partition_log import AppendResult
+from kbroker.names import CONSUMER_OFFSETS
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.records import read_end_transaction_marker
+from kbroker.transaction.shard import TransactionShard
+from kbroker.transaction.states import TransactionState
+from kbroker.transaction.step import Step
+from tests.coordinator.harness import NOW_MS, FakePartition, FakeTimers, StillClock
+
+ID = "pay"
+
+
+class LedPartition(FakePartition):
+    leader_epoch = 3
+
+
+class FakeGroups:
+    """Their markers, and the error that they answer with."""
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.NONE
+        self.ended: list[tuple[int, int, bool]] = []
+
+    def append_marker(
+        self, index: int, batch: bytearray, producer_id: int, *, is_commit: bool
+    ) -> AppendResult | ErrorCode:
+        if self.error:
+            return self.error
+        self.ended.append((index, producer_id, is_commit))
+        return AppendResult(ErrorCode.NONE, 0, -1)
+
+
+class World:
+    def __init__(self) -> None:
+        self.timers = FakeTimers()
+        self.groups = FakeGroups()
+        self.data: dict[tuple[str, int], FakePartition] = {
+            ("t", 0): FakePartition(),
+            ("t", 1): FakePartition(),
+            (CONSUMER_OFFSETS, 4): FakePartition(),
+        }
+        self.log = LedPartition()
+        self.answers: list[Any] = []
+        markers = Markers(find=self.find, groups=self.groups, clock=StillClock(), timers=self.timers)  # type: ignore[arg-type]
+        self.driver = TransactionDriver(
+            self.log, TransactionShard(), clock=StillClock(), timers=self.timers, markers=markers
+        )
+        self.driver.on_loaded()
+        self.take(self.shard.init_producer_id(ID, 60_000, None, 7, NOW_MS))
+
+    def find(self, topic: str, index: int) -> FakePartition | ErrorCode:
+        return self.data.get((topic, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    @property
+    def shard(self) -> TransactionShard:
+        return self.driver.shard
+
+    def state(self) -> TransactionState:
+        return self.shard.transactions[ID].state
+
+    def take(self, step: Step) -> None:
+        ticket = Ticket(lambda done: self.answers.append(done.error), self.answers.append)
+        self.driver.take(ID, step, ticket)
+
+    def add(self, *partitions: tuple[str, int]) -> None:
+        self.take(self.shard.add_partitions(ID, 7, 0, partitions, NOW_MS))
+
+    def end(self, *, is_commit: bool = True) -> None:
+        self.take(self.shard.end(ID, 7, 0, is_commit=is_commit, now_ms=NOW_MS))
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.answers.clear()
+    return made
+
+
+def test_a_commit_writes_its_markers_and_then_that_they_are_written(world: World) -> None:
+    world.add(("t", 0), ("t", 1), (CONSUMER_OFFSETS, 4))
+    world.end()
+    assert world.answers == [0, 0]
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+    for index in (0, 1):
+        [[record]] = world.data["t", index].batches
+        marker = read_end_transaction_marker(record)
+        assert marker is not None
+        assert (marker.is_commit, marker.coordinator_epoch) == (True, 3)
+    assert world.groups.ended == [(4, 7, True)]
+
+
+def test_no_marker_is_written_before_the_decision_is_committed(world: World) -> None:
+    world.add(("t", 0))
+    world.log.is_slow = True
+    world.end()
+    assert world.answers == [0]
+    assert world.data["t", 0].batches == []
+    world.log.commit()
+    assert world.answers == [0, 0]
+    assert len(world.data["t", 0].batches) == 1
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_decision_that_is_never_committed_has_no_markers(world: World) -> None:
+    world.add(("t", 0))
+    world.log.is_slow = True
+    world.end()
+    world.log.commit(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert world.answers == [0, ErrorCode.NOT_COORDINATOR]
+    assert world.data["t", 0].batches == []
+
+
+def test_the_end_waits_until_the_markers_are_committed(world: World) -> None:
+    world.add(("t", 0), ("t", 1))
+    world.data["t", 1].is_slow = True
+    world.end(is_commit=False)
+    assert world.state() is TransactionState.PREPARE_ABORT
+    world.data["t", 1].commit()
+    assert world.state() is TransactionState.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS])
+def test_a_marker_that_is_refused_is_tried_again(world: World, code: ErrorCode) -> None:
+    world.add(("t", 0), ("t", 1))
+    world.data["t", 0].error = code
+    world.end()
+    assert world.state() is TransactionState.PREPARE_COMMIT
+    world.timers.run_all()
+    assert world.state() is TransactionState.PREPARE_COMMIT
+    world.data["t", 0].error = ErrorCode.NONE
+    world.timers.run_all()
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+    assert len(world.data["t", 1].batches) == 1
+
+
+def test_groups_that_are_still_loading_get_their_marker_later(world: World) -> None:
+    world.add((CONSUMER_OFFSETS, 4))
+    world.groups.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.end()
+    assert world.state() is TransactionState.PREPARE_COMMIT
+    world.groups.error = ErrorCode.NONE
+    world.timers.run_all()
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+def test_partitions_that_are_gone_or_know_somebody_newer_are_passed_over(world: World, code: ErrorCode) -> None:
+    world.add(("t", 0), ("t", 1))
+    del world.data["t", 0]
+    world.data["t", 1].error = code
+    world.end()
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_step_that_the_log_refuses_has_changed_nothing(world: World) -> None:
+    world.log.error = ErrorCode.NOT_ENOUGH_REPLICAS
+    world.add(("t", 0))
+    assert world.answers == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert world.state() is TransactionState.EMPTY
+
+
+def test_an_end_that_cannot_be_written_down_is_tried_again(world: World) -> None:
+    world.add(("t", 0))
+    world.data["t", 0].is_slow = True
+    world.end()
+    world.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    world.data["t", 0].commit()
+    assert world.state() is TransactionState.PREPARE_COMMIT
+    world.log.error = ErrorCode.NONE
+    world.timers.run_all()
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+def test_what_was_decided_before_a_load_is_carried_out_after_it(world: World) -> None:
+    world.add(("t", 0))
+    world.data["t", 0].error = ErrorCode.KAFKA_STORAGE_ERROR
+    world.end()
+    world.driver.leave()
+    world.data["t", 0].error = ErrorCode.NONE
+    shard = TransactionShard()
+    shard.transactions.update(world.shard.transactions)
+    markers = Markers(find=world.find, groups=world.groups, clock=StillClock(), timers=world.timers)  # type: ignore[arg-type]
+    TransactionDriver(world.log, shard, clock=StillClock(), timers=world.timers, markers=markers).on_loaded()
+    assert shard.transactions[ID].state is TransactionState.COMPLETE_COMMIT
+    assert world.state() is TransactionState.PREPARE_COMMIT
+
+
+def test_an_abort_of_what_took_too_long_fences(world: World) -> None:
+    world.add(("t", 0))
+    world.driver.abort(ID)
+    assert world.state() is TransactionState.COMPLETE_ABORT
+    assert world.shard.transactions[ID].producer_epoch == 1
+
+
+def test_one_marker_tells_its_error(world: World) -> None:
+    codes: list[int] = []
+    markers = Markers(find=world.find, groups=world.groups, clock=StillClock(), timers=world.timers)  # type: ignore[arg-type]
+    for topic in ("t", "nowhere"):
+        markers.append(Ending(7, 0, False, 0), topic, 0, codes.append)
+    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
