@@ -54,7 +54,7 @@ def batch_of(records: list[KeyAndValue], *, codec: int = Codec.NONE, step_ms: in
 
 
 def replayed(*batches: bytes) -> tuple[HardState, int]:
-    hard, unreadable = HardState(), list[UnreadableRecord]()
+    hard, unreadable = HardState(), list[Exception]()
     replay = OffsetReplay(hard, unreadable.append)
     for batch in batches:
         data = b"before" + batch + b"after"
