@@ -176,6 +176,7 @@ class LogCleaner:
     async def _clean(self, partition: Partition, cleanable: Cleanable) -> bool:
         """True: the log is cleaner, or its round has ended before its time; look again."""
         log, truncations = partition.log, partition.log.truncations
+        start = log.segment_base_offsets[0]
         began, size_before = self._clock.monotonic(), cleanable.clean_bytes + cleanable.cleanable_bytes
         try:
             compaction = log.begin_compaction(cleanable, self._clock.now_ms(), self._limits(), self._pace)
@@ -201,6 +202,8 @@ class LogCleaner:
         except Exception as failure:  # a bug too must cost this log its compaction, and nobody anything else
             if not self._is_held(partition, log) or log.truncations != truncations:
                 return True  # it was read while it was taken away
+            if log.segment_base_offsets[0] != start:
+                return True  # retention has taken a segment that was being read
             return self._on_failed(partition, failure)
         self._tell(partition, compaction, size_before, self._clock.monotonic() - began)
         return True

@@ -140,7 +140,10 @@ async def test_compacted_and_deleted_at_once(start_broker: StartBroker, connect_
             assert (await client.produce("both", batch_of((b"%d-%d" % (seed, number), b"x" * 2900)))).error_code == 0
 
     async def is_short() -> bool:
-        found = await read(client, "both", (await client.list_offset("both", EARLIEST)).offset)
+        try:
+            found = await read(client, "both", (await client.list_offset("both", EARLIEST)).offset)
+        except AssertionError:
+            return False  # retention has moved the start meanwhile
         keys = [each.key for each in found]
         return found[0].offset > 0 and sum(len(each.value or b"") for each in found) < 14_000 and len(keys) < 20
 

@@ -116,7 +116,7 @@ class Shell:
             text=True,
             check=True,
         )
-        return planned.stdout.splitlines()[-1].removeprefix("exec .venv/bin/")
+        return planned.stdout.splitlines()[-1].partition("exec .venv/bin/")[2].strip()
 
     def _rewritten(self, text: str) -> str:
         for written, real in self._addresses.items():

@@ -275,6 +275,31 @@ async def test_records_that_are_deleted_meanwhile_stay_deleted(monkeypatch: pyte
     assert left_over(broker) == []
 
 
+async def test_a_segment_that_retention_takes_while_it_is_read_is_nothing_rotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = {**COMPACTED, "cleanup.policy": "compact,delete", "file.delete.delay.ms": "0"}
+    broker = CleaningBroker(FaultyFileSystem(), topic_of("table", configs=both))
+    broker.fill()
+    log = broker.partition("table").log
+    groups = Compaction.groups
+
+    def delete() -> None:
+        assert log.delete_records_before(18) == 18
+        log.apply_retention(NOW)
+
+    def groups_of_what_goes(self: Compaction) -> Any:
+        found = groups(self)
+        trio.from_thread.run_sync(delete)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Compaction, "groups", groups_of_what_goes)
+        assert await broker.cleaner.clean_dirtiest()
+    assert broker.cleaner.uncleanable() == []
+    assert [each[0] for each in broker.pairs()] == [18, 19]
+
+
 async def test_a_log_that_holds_something_rotten_is_given_up_with_one_line(
     broker: CleaningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
