@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import shutil
-import sys
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from compat_tests.judge import JavaTools, run_judge
-from compat_tests.process import running, wait_until
+from compat_tests.process import run_kbroker
 
-READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
 BROKERS = ["kbroker", "apache-kafka"]
 
 
@@ -84,13 +82,8 @@ def bootstrap(broker_name: str, request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def kbroker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("kbroker")
-    log = directory / "kbroker.log"
-    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0", "--data-dir"]
-    with running([*command, str(directory / "data")], log) as process:
-        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, what="kbroker")
-        match = READY.search(log.read_text())
-        assert match is not None
-        yield match[1]
+    with run_kbroker(directory, "--data-dir", str(directory / "data")) as (address, _):
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["StartFailed", "free_ports", "running", "wait_until"]
+__all__ = ["StartFailed", "free_ports", "run_kbroker", "running", "wait_until"]
 
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
+READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
 
 
 class StartFailed(Exception):
@@ -49,6 +52,18 @@ def wait_until(
         if time.monotonic() > deadline:
             raise StartFailed(f"{what} was not ready after {timeout_s:.0f} s:\n{_tail(log)}")
         time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def run_kbroker(directory: Path, *arguments: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """`kbroker serve` with its log in the directory: its address and its process."""
+    log = directory / "kbroker.log"
+    command = [sys.executable, "-m", "kbroker", "serve", "--listen", f"127.0.0.1:{port}", *arguments]
+    with running(command, log) as process:
+        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, what="kbroker")
+        match = READY.search(log.read_text())
+        assert match is not None
+        yield match[1], process
 
 
 def free_ports(count: int) -> list[int]:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
 
-from compat_tests.conftest import READY
 from compat_tests.judge import JavaTools, run_judge
-from compat_tests.process import running, wait_until
+from compat_tests.process import run_kbroker
 
 EAGER = {"log.cleaner.backoff.ms": "100"}
 SEGMENT_MS = 100
@@ -36,22 +34,12 @@ class Broker(NamedTuple):
     data: Path
 
 
-@contextmanager
-def run_kbroker(directory: Path) -> Iterator[Broker]:
-    log, data = directory / "kbroker.log", directory / "data"
-    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data)]
-    command += [argument for name, value in EAGER.items() for argument in ("--set", f"{name}={value}")]
-    with running(command, log) as process:
-        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, what="kbroker")
-        match = READY.search(log.read_text())
-        assert match is not None
-        yield Broker(match[1], data)
-
-
 @pytest.fixture(scope="module")
 def eager_kbroker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with run_kbroker(tmp_path_factory.mktemp("kbroker-compacting")) as broker:
-        yield broker
+    directory = tmp_path_factory.mktemp("kbroker-compacting")
+    eager = [argument for name, value in EAGER.items() for argument in ("--set", f"{name}={value}")]
+    with run_kbroker(directory, "--data-dir", str(directory / "data"), *eager) as (bootstrap, _):
+        yield Broker(bootstrap, directory / "data")
 
 
 @pytest.fixture(scope="module")

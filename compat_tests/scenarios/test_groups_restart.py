@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +11,13 @@ from subprocess import Popen
 import pytest
 
 from compat_tests.judge import JavaTools
-from compat_tests.process import free_ports, running, wait_until
+from compat_tests.process import free_ports, run_kbroker
 from compat_tests.scenarios.groups import Member, create_topic, poll_until, produce_numbers, same_split
-
-READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
 
 
 @contextmanager
 def kbroker(directory: Path, port: int) -> Iterator[Popen[bytes]]:
-    log = directory / "kbroker.log"
-    command = [sys.executable, "-m", "kbroker", "serve", "--listen", f"127.0.0.1:{port}", "--data-dir"]
-    with running([*command, str(directory / "data")], log) as process:
-        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, what="kbroker")
+    with run_kbroker(directory, "--data-dir", str(directory / "data"), port=port) as (_, process):
         yield process
 
 

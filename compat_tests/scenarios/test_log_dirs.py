@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +15,8 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import NoError
 
-from compat_tests.conftest import READY
 from compat_tests.judge import JavaTools, run_judge
-from compat_tests.process import running, wait_until
+from compat_tests.process import run_kbroker
 from compat_tests.scenarios.groups import create_topic
 from compat_tests.scenarios.test_groups_wire import Wire
 from kbroker.protocol.error_codes import ErrorCode
@@ -38,22 +36,11 @@ class TwoDirectories(NamedTuple):
         return str(self.directory / "first"), str(self.directory / "second")
 
 
-@contextmanager
-def run_kbroker(directory: Path) -> Iterator[TwoDirectories]:
-    log = directory / "kbroker.log"
-    given = TwoDirectories("", directory)
-    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0"]
-    with running([*command, "--set", f"log.dirs={','.join(given.paths)}"], log) as process:
-        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, what="kbroker")
-        match = READY.search(log.read_text())
-        assert match is not None
-        yield given._replace(bootstrap=match[1])
-
-
 @pytest.fixture(scope="module")
 def kbroker_with_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoDirectories]:
-    with run_kbroker(tmp_path_factory.mktemp("kbroker-two")) as broker:
-        yield broker
+    given = TwoDirectories("", tmp_path_factory.mktemp("kbroker-two"))
+    with run_kbroker(given.directory, "--set", f"log.dirs={','.join(given.paths)}") as (bootstrap, _):
+        yield given._replace(bootstrap=bootstrap)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
 from tests.log.batches import NOW, append, make_marker, open_log
 from tests.log.compacting import SMALL, compact, keyed_batch, pairs_of, seal
-from tests.log.test_compaction_machine import Crashed, CrashingFileSystem
+from tests.log.crashing import Crashed, CrashingFileSystem
 
 PATH = "/t-0"
 GROUPED = replace(SMALL, segment_bytes=1 << 20)
@@ -37,13 +37,13 @@ def test_a_crash_at_any_change_leaves_the_old_segments_or_the_new_one(is_power_l
         before = prepared(filesystem)
         log = open_log(filesystem, PATH, GROUPED, recovery_point=15, high_watermark=15)
         log.load()
-        filesystem.changes_left = changes
+        filesystem.changes, filesystem.crash_at = 0, changes + 1
         try:
             compact(log)
             has_ended = True
         except Crashed:
             has_ended = False
-        filesystem.changes_left = None
+        filesystem.crash_at = None
         if is_power_lost:
             filesystem.crash()
         else:

@@ -17,47 +17,12 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.testing.faulty_filesystem import FaultyFile, FaultyFileSystem
 from tests.log.batches import NOW, open_log, read_headers
 from tests.log.compacting import compact, keyed_batch, records_of
+from tests.log.crashing import Crashed, CrashingFileSystem
 
 PATH = "/t-0"
 KEYS = [f"k{number}" for number in range(6)]
-
-
-class Crashed(BaseException):
-    pass
-
-
-class CrashingFileSystem(FaultyFileSystem):
-    """Stops for good before a change that it counts down to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes_left: int | None = None
-
-    def change(self) -> None:
-        if self.changes_left is not None:
-            if not self.changes_left:
-                raise Crashed
-            self.changes_left -= 1
-
-    def open(self, path: str, *, create: bool = False) -> FaultyFile:
-        if create:
-            self.change()
-        return super().open(path, create=create)
-
-    def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
-        self.change()
-        super().replace(path, content, sync=sync)
-
-    def rename(self, source: str, target: str) -> None:
-        self.change()
-        super().rename(source, target)
-
-    def remove(self, path: str) -> None:
-        self.change()
-        super().remove(path)
 
 
 class Written(NamedTuple):
@@ -154,13 +119,13 @@ class CompactionMachine(RuleBasedStateMachine):
     @rule(changes=st.integers(0, 60), is_power_lost=st.booleans())
     def die_while_compacting(self, changes: int, is_power_lost: bool) -> None:
         self.note_round()
-        self.filesystem.changes_left = changes
+        self.filesystem.changes, self.filesystem.crash_at = 0, changes + 1
         try:
             compact(self.log, self.now, limits=self.limits)
         except Crashed:
             pass
         finally:
-            self.filesystem.changes_left = None
+            self.filesystem.crash_at = None
         self.die(is_power_lost=is_power_lost)
 
     @rule(is_power_lost=st.booleans())

@@ -19,51 +19,12 @@ from kbroker.replication.log_dir_mover import LogDirMover
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.replication.replica_moves import Move
-from kbroker.testing.faulty_filesystem import FaultyFile, FaultyFileSystem
+from kbroker.testing.faulty_filesystem import FaultyFileSystem
 from tests.log.batches import NOW, make_batch, read_values
 
 PATHS = ("/one", "/two")
 
 _numbers = itertools.count()
-
-
-class Crashed(BaseException):
-    """Neither the code under test nor a handler of errors may go on."""
-
-
-class CrashingFileSystem(FaultyFileSystem):
-    """Stops for good before its n-th change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes = 0
-        self.crash_at: int | None = None
-
-    def change(self) -> None:
-        self.changes += 1
-        if self.crash_at is not None and self.changes >= self.crash_at:
-            raise Crashed
-
-    def open(self, path: str, *, create: bool = False) -> FaultyFile:
-        if create:
-            self.change()
-        return super().open(path, create=create)
-
-    def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
-        self.change()
-        super().replace(path, content, sync=sync)
-
-    def rename(self, source: str, target: str) -> None:
-        self.change()
-        super().rename(source, target)
-
-    def make_directory(self, path: str) -> None:
-        self.change()
-        super().make_directory(path)
-
-    def sync_directory(self, path: str) -> None:
-        self.change()
-        super().sync_directory(path)
 
 
 class HandClock:

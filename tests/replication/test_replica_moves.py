@@ -11,7 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 from kbroker.errors import StorageFailure
 from kbroker.protocol.error_codes import ErrorCode
 from tests.log.batches import NOW, make_batch, read_values
-from tests.replication.moving import Broker, Crashed, CrashingFileSystem, closed, topic_of
+from tests.log.crashing import Crashed, CrashingFileSystem
+from tests.replication.moving import Broker, closed, topic_of
 
 ORDERS = topic_of("orders")
 SIZE = len(make_batch(b"10"))
