@@ -177,6 +177,10 @@ class LogCleaner:
         """True: the log is cleaner, or its round has ended before its time; look again."""
         log, truncations = partition.log, partition.log.truncations
         start = log.segment_base_offsets[0]
+
+        def is_another() -> bool:
+            return not self._is_held(partition, log) or log.truncations != truncations
+
         began, size_before = self._clock.monotonic(), cleanable.clean_bytes + cleanable.cleanable_bytes
         try:
             compaction = log.begin_compaction(cleanable, self._clock.now_ms(), self._limits(), self._pace)
@@ -184,15 +188,14 @@ class LogCleaner:
             for group in await in_thread(compaction.groups):
                 cleaned = await in_thread(compaction.write_cleaned, group)
                 if (
-                    not self._may_clean(partition)
-                    or partition.log is not log
-                    or log.truncations != truncations
+                    is_another()
+                    or not self._may_clean(partition)
                     or not log.replace_segments([each.segment for each in group], cleaned, self._clock.now_ms())
                 ):
                     await in_thread(cleaned.discard)
                     return True
                 await in_thread(self._table.directory_of(partition).files.filesystem.sync_directory, log.path)
-            if not self._is_held(partition, log) or log.truncations != truncations:
+            if is_another():
                 return True
             log.cleaner_offset = end_offset
             await self._table.checkpoint_cleaner(self._table.directory_of(partition))
@@ -200,10 +203,8 @@ class LogCleaner:
             await trio.lowlevel.checkpoint()  # raises: the broker stops
             return True
         except Exception as failure:  # a bug too must cost this log its compaction, and nobody anything else
-            if not self._is_held(partition, log) or log.truncations != truncations:
-                return True  # it was read while it was taken away
-            if log.segment_base_offsets[0] != start:
-                return True  # retention has taken a segment that was being read
+            if is_another() or log.segment_base_offsets[0] != start:
+                return True  # it was read while it was taken away, or some of it by retention
             return self._on_failed(partition, failure)
         self._tell(partition, compaction, size_before, self._clock.monotonic() - began)
         return True
