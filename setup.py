@@ -37,6 +37,9 @@ HOT_PATH = [
     "kbroker/server/handlers/fetch.py",
     "kbroker/server/handlers/produce.py",
     "kbroker/server/network.py",
+    "kbroker/server/repeated_fetch.py",
+    "kbroker/server/repeated_produce.py",
+    "kbroker/server/repeated_requests.py",
     "kbroker/server/request.py",
 ]
 

@@ -51,16 +51,17 @@ class Partition:
         "_flushing_log",
         "_gate",
         "_is_durable",
-        "_is_gone",
         "_is_staged",
         "_min_insync_replicas",
         "_parked",
         "_visible_bytes",
+        "commits_at_once",
         "config",
         "fetch_waiters",
         "fetched_bytes",
         "index",
         "insync_replicas",
+        "is_gone",
         "leader_epoch",
         "log",
         "topic",
@@ -93,7 +94,7 @@ class Partition:
         self._dirty = dirty
         self._parked: deque[tuple[int, Callable[[int], None]]] = deque()
         self._is_staged = False
-        self._is_gone = False
+        self.is_gone = False
         self._flushing_bytes = 0
         self._flushing_log = log
         self._visible_bytes = 0
@@ -106,6 +107,7 @@ class Partition:
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
         self._is_durable = config.flush_messages == 1
+        self.commits_at_once = not (self._is_durable or self.is_gone)  # by writing alone
         self._min_insync_replicas = config.min_insync_replicas
 
     @property
@@ -201,7 +203,7 @@ class Partition:
 
     def wait_committed(self, last_offset: int, done: Callable[[int], None]) -> None:
         """Calls `done` with an error code, 0 when the high watermark has passed the offset."""
-        if self._is_gone:
+        if self.is_gone:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             self._parked.append((last_offset, done))
@@ -225,7 +227,7 @@ class Partition:
     # Flushing, for the flusher
 
     def begin_flush(self) -> FlushJob | None:
-        if self._is_gone:
+        if self.is_gone:
             return None
         log = self.log
         self._flushing_bytes = log.appended_bytes
@@ -246,7 +248,7 @@ class Partition:
                 self._flusher.request(self)  # it has moved meanwhile, and what it holds now has to be on the disk
         elif failure is not None:
             self._on_flush_failed(failure)
-        elif self._is_durable and not self._is_gone:
+        elif self._is_durable and not self.is_gone:
             self._advance(self.log.recovery_point, self._flushing_bytes)
 
     def _on_flush_failed(self, failure: StorageFailure) -> None:
@@ -271,7 +273,8 @@ class Partition:
 
     def leave(self) -> None:
         """Deleted, or led by somebody else: whoever waits is answered."""
-        self._is_gone = True
+        self.is_gone = True
+        self.commits_at_once = False
         self._dirty.discard(self)
         self._refuse_parked(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for waiter in list(self.fetch_waiters):

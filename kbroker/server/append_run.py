@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kbroker.clock import Clock
+
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
-    from kbroker.server.context import Context
-    from kbroker.server.request import Request
 
 __all__ = ["AppendRun", "Staged", "StagedProduce"]
 
@@ -22,23 +22,41 @@ logger = logging.getLogger(__name__)
 Staged = list[tuple["Partition", int, Any]]
 """Partition, last offset and answer of each batch."""
 
-StagedProduce = tuple[
-    Callable[["Context", "Request", Any, Staged], None],  # called when all partitions have written, or have refused
-    "Context",
-    "Request",
-    Any,  # the response
-    Staged,
-]
-"""A plain tuple, for there is one for each request on the hot path."""
+
+class StagedProduce:
+    """A request whose batches wait to be written."""
+
+    __slots__ = ()
+
+    def on_written(self) -> None:
+        """All partitions have written, or have refused: answer."""
+        raise NotImplementedError
+
+    def fail(self, error: Exception) -> None:
+        raise NotImplementedError
 
 
 class AppendRun:
-    __slots__ = ("flushes", "partitions", "produces")
+    __slots__ = ("_clock", "_now_ms", "flushes", "partitions", "produces")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._now_ms = 0
         self.partitions: list[Partition] = []
         self.produces: list[StagedProduce] = []
         self.flushes: list[Callable[[], None]] = []
+
+    def now_ms(self) -> int:
+        """The time at which all of the run comes."""
+        if not self.produces:
+            self._now_ms = self._clock.now_ms()
+        return self._now_ms
+
+    def add(self, partition: Partition) -> None:
+        """It has something staged, and is to write it at the end."""
+        partitions = self.partitions
+        if not partitions or partitions[-1] is not partition:
+            partitions.append(partition)
 
     def flush_at_end(self, flush: Callable[[], None]) -> None:
         """For what may be written after later requests of the run: they flush it themselves if they look at it."""
@@ -53,11 +71,11 @@ class AppendRun:
             except Exception:
                 # A bug of ours. The others must still be written, before the buffers of the run go.
                 logger.exception("%r could not write what was staged", partition)
-        for on_written, context, request, response, staged in produces:
+        for each in produces:
             try:
-                on_written(context, request, response, staged)
+                each.on_written()
             except Exception as error:
-                request.fail(error)
+                each.fail(error)
         if self.flushes:
             self._flush()
 

@@ -258,7 +258,7 @@ class _Broker:
     def _context(self, nursery: trio.Nursery) -> Context:
         randomness = random.Random()
         deadlines = Deadlines()
-        run = AppendRun()
+        run = AppendRun(self._clock)
         groups = self._groups(deadlines, run)
         return Context(
             broker_id=self._broker_id,

@@ -12,7 +12,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kbroker.errors import PeerError, StorageFailure
 from kbroker.protocol.framing import FrameReader
@@ -21,6 +22,9 @@ from kbroker.server.network import Network
 from kbroker.server.request_slot import RequestSlot, ResponsePart
 from kbroker.server.sendfile import SendableSlice, is_in_page_cache
 from kbroker.server.transport import BYTES, Sendable, Transport
+
+if TYPE_CHECKING:
+    from kbroker.server.repeated_requests import RepeatedRequests
 
 __all__ = ["FRAMES_PER_TURN", "SEND_PER_TURN", "Connection", "Watcher"]
 
@@ -93,7 +97,9 @@ class Connection:
         "peer_host",
         "peer_port",
         "reader",
+        "repeated",
         "session",
+        "shape",
     )
 
     def __init__(
@@ -111,6 +117,8 @@ class Connection:
         self.peer_host = peer_host
         self.peer_port = peer_port
         self.session: Any = None  # dispatch's own: who this is, what it speaks
+        self.shape: Struct | None = None  # of its last request, if the next may be like it:
+        self.repeated: RepeatedRequests | None = None  # then these may know it
         self.is_closed = False
         self.last_active = network.now
         limits = network.limits

@@ -21,7 +21,10 @@ from kbroker.protocol.headers import REQUEST_HEADER
 from kbroker.protocol.registry import APIS, Api
 from kbroker.server.connection import Connection
 from kbroker.server.context import Context
-from kbroker.server.request import Handler, Request, Route
+from kbroker.server.repeated_fetch import RepeatedFetches
+from kbroker.server.repeated_produce import RepeatedProduces
+from kbroker.server.repeated_requests import RepeatedRequests
+from kbroker.server.request import Handler, Request, Route, read_request
 from kbroker.server.request_slot import RequestSlot
 
 __all__ = ["Dispatch"]
@@ -41,12 +44,18 @@ class Dispatch:
         self._routes: dict[tuple[int, int], Route] = {}
         self._served: dict[int, Api] = {each.key: each for each in APIS if each.serves is not None}
         self._quotas = context.quotas
-        self._quotas.on_switch = self._routes.clear
+        self._quotas.on_switch = self._forget_routes
+        self._repeated: dict[int, RepeatedRequests] = {}
+        if context.interceptor is None:
+            self._repeated = {_PRODUCE: RepeatedProduces(context), _FETCH: RepeatedFetches(context)}
         self.bugs = 0
         self.counts: dict[tuple[str, int], list[int]] = {}
         """Requests by API and version; each list holds the one number that its route counts up."""
 
     def handle(self, connection: Connection, frame: memoryview, slot: RequestSlot) -> None:
+        repeated = connection.repeated
+        if repeated is not None and repeated.handle(connection, frame, slot):
+            return
         try:
             prefix = _PREFIX(frame)
         except struct.error:
@@ -55,13 +64,13 @@ class Dispatch:
         if route is None:
             route = self._make_route(*prefix)
         route.tally[0] += 1
-        header, position = route.decode_header(frame)
-        request = Request(route, header.correlation_id, header.client_id, None, slot)
-        request.body, _ = route.decode(frame, position)
+        request = read_request(route, frame, slot)
         if prefix[0] != _PRODUCE and self._run.produces:
             self._run.end()
         try:
             response = route.handler(self._context, request)
+            if route.repeated is not None:
+                route.repeated.learn(connection, frame, request)
             if response is None:
                 return
             if response.__class__ is CoroutineType:
@@ -110,6 +119,11 @@ class Dispatch:
             logger.exception("%s v%d could not be refused", name, request.version)
             request.slot.connection.close()
 
+    def _forget_routes(self) -> None:
+        self._routes.clear()
+        for each in self._repeated.values():
+            each.forget()
+
     def _make_route(self, key: int, version: int) -> Route:
         api = self._served.get(key)
         if api is None:
@@ -145,6 +159,7 @@ class Dispatch:
             handler=self._intercepted(api, module.handle),
             fail=self._fail,
             tally=self.counts.setdefault((api.name, version), [0]),
+            repeated=self._repeated.get(key),
         )
         if self._quotas.is_on and not api.between_brokers:
             route = self._quotas.metered(route)

@@ -89,7 +89,7 @@ class Quotas:
             finally:
                 usage.seconds = monotonic() - usage.began
 
-        return route._replace(decode=decode_metered, handler=handle_metered, quotas=self)
+        return route._replace(decode=decode_metered, handler=handle_metered, repeated=None, quotas=self)
 
     def settle(self, request: Request, response: Any | None) -> None:
         """Before a request is answered: what it used is charged, the client is told to wait, and made to."""

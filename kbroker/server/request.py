@@ -14,8 +14,9 @@ from kbroker.server.transport import BYTES
 if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.quotas import Quotas, Usage
+    from kbroker.server.repeated_requests import RepeatedRequests
 
-__all__ = ["Handler", "Request", "Route"]
+__all__ = ["Handler", "Request", "Route", "read_request"]
 
 _PLAIN_HEADER = struct.Struct(">ii").pack
 _FLEXIBLE_HEADER = struct.Struct(">iix").pack  # the pad byte is an empty tag section
@@ -38,6 +39,7 @@ class Route(NamedTuple):
     handler: Handler
     fail: Callable[[Request, Exception], None]
     tally: list[int]  # of one number: how many requests have come
+    repeated: RepeatedRequests | None = None
     quotas: Quotas | None = None  # None while no client has a quota
 
 
@@ -123,3 +125,10 @@ class Request:
         if self.route.quotas is not None:
             self.route.quotas.settle(self, None)
         self.slot.complete(())
+
+
+def read_request(route: Route, frame: memoryview, slot: RequestSlot) -> Request:
+    header, position = route.decode_header(frame)
+    request = Request(route, header.correlation_id, header.client_id, None, slot)
+    request.body, _ = route.decode(frame, position)
+    return request

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.clock import SystemClock
 from kbroker.server.append_run import AppendRun
 
 
 def test_flushes_come_once_and_in_order() -> None:
-    run, flushed = AppendRun(), list[str]()
+    run, flushed = AppendRun(SystemClock()), list[str]()
     run.flush_at_end(lambda: flushed.append("first"))
     run.flush_at_end(lambda: flushed.append("second"))
     run.end()
@@ -20,7 +21,7 @@ def test_a_flush_that_fails_keeps_no_other_from_being_written(caplog: pytest.Log
     def fail() -> None:
         raise ValueError("a bug")
 
-    run, flushed = AppendRun(), list[str]()
+    run, flushed = AppendRun(SystemClock()), list[str]()
     run.flush_at_end(fail)
     run.flush_at_end(lambda: flushed.append("second"))
     run.end()
@@ -29,7 +30,7 @@ def test_a_flush_that_fails_keeps_no_other_from_being_written(caplog: pytest.Log
 
 
 def test_what_a_flush_enters_belongs_to_the_next_run() -> None:
-    run, flushed = AppendRun(), list[str]()
+    run, flushed = AppendRun(SystemClock()), list[str]()
     run.flush_at_end(lambda: run.flush_at_end(lambda: flushed.append("later")))
     run.end()
     assert flushed == []

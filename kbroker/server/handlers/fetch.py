@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from kbroker.server.deadlines import Deadline
     from kbroker.server.request import Request
 
-__all__ = ["handle"]
+__all__ = ["READ_COMMITTED", "TOPIC_IDS_SINCE", "handle", "plain_answer", "refusal", "refuse", "replica_id"]
 
 READ_COMMITTED = 1
 DEBUG_REPLICA = -2
 ZSTD_SINCE = 10
+TOPIC_IDS_SINCE = 13
 _OVERHEAD = 60  # about what a partition weighs in the answer, beside its records
 
 _new_response = messages.RESPONSE.maker()
@@ -72,9 +73,47 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     )
 
 
+def refusal(request: Request, partition: Partition, leader_epoch: int) -> ErrorCode:
+    """What forbids to read from this partition at all, whatever the offset."""
+    code = partition.check_leader_epoch(leader_epoch)
+    if code:
+        return code
+    if replica_id(request) >= 0:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if request.version < ZSTD_SINCE and partition.config.compression_type == "zstd":
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    return ErrorCode.NONE
+
+
+def plain_answer(
+    request: Request, high_watermark: int, last_stable_offset: int, log_start_offset: int, records: bytes
+) -> Any:
+    """The answer to a request without a session for one topic, and of it one partition."""
+    (topic,) = request.body.topics
+    data = _new_partition_data(
+        partition_index=topic.partitions[0].partition,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log_start_offset,
+        aborted_transactions=_no_aborts(request),
+        records=records,
+    )
+    return _new_response(responses=[_new_topic_response(topic=topic.topic, topic_id=topic.topic_id, partitions=[data])])
+
+
+def _no_aborts(request: Request) -> list[Any] | None:
+    return [] if request.body.isolation_level == READ_COMMITTED else None
+
+
+def replica_id(request: Request) -> int:
+    body = request.body
+    found: int = body.replica_id if request.version < 15 else body.replica_state.replica_id
+    return found
+
+
 def _open_session(context: Context, request: Request) -> FetchSession | ErrorCode | None:
     body = request.body
-    uses_topic_ids = request.version >= 13
+    uses_topic_ids = request.version >= TOPIC_IDS_SINCE
     if body.session_epoch == INITIAL_EPOCH:
         if body.session_id:
             context.fetch_sessions.end(body.session_id)
@@ -89,7 +128,7 @@ def _open_session(context: Context, request: Request) -> FetchSession | ErrorCod
 
 
 def _key(topic: Any, request: Request) -> TopicKey:
-    key: TopicKey = topic.topic_id if request.version >= 13 else topic.topic
+    key: TopicKey = topic.topic_id if request.version >= TOPIC_IDS_SINCE else topic.topic
     return key
 
 
@@ -275,14 +314,9 @@ class _Fetch:
     def _read_partition(self, partition: Partition, target: FetchTarget, room: int) -> Any:
         request = self.request
         body = request.body
-        code = partition.check_leader_epoch(target.current_leader_epoch)
+        code = refusal(request, partition, target.current_leader_epoch)
         if code:
             return _failure(target.index, code)
-        replica_id = body.replica_id if request.version < 15 else body.replica_state.replica_id
-        if replica_id >= 0:
-            return _failure(target.index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if request.version < ZSTD_SINCE and partition.config.compression_type == "zstd":
-            return _failure(target.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         log = partition.log
         high_watermark = partition.high_watermark
         is_committed = body.isolation_level == READ_COMMITTED
@@ -292,7 +326,7 @@ class _Fetch:
             high_watermark=high_watermark,
             last_stable_offset=last_stable_offset,
             log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if is_committed else None,
+            aborted_transactions=_no_aborts(request),
         )
         offset = target.fetch_offset
         if target.last_fetched_epoch >= 0:
@@ -305,7 +339,7 @@ class _Fetch:
                 return answer
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return _failure(target.index, ErrorCode.OFFSET_OUT_OF_RANGE)
-        if replica_id == DEBUG_REPLICA:
+        if replica_id(request) == DEBUG_REPLICA:
             bound = log.log_end_offset
         else:
             bound = last_stable_offset if is_committed else high_watermark

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from kbroker.names import INTERNAL_TOPICS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import produce as messages
+from kbroker.server.append_run import Staged, StagedProduce
 from kbroker.server.authorization import Operation, ResourceType
 from kbroker.server.transactional_records import admit_records
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import AppendResult
-    from kbroker.server.append_run import Staged
     from kbroker.server.context import Context
     from kbroker.server.request import Request
 
-__all__ = ["handle", "refuse"]
+__all__ = ["ATTRIBUTES_POSITION", "NO_ACKS", "TRANSACTIONAL", "StagedRequest", "accepted", "handle", "refuse"]
 
 NO_ACKS = 0
 TOPIC_IDS_SINCE = 13
@@ -49,7 +49,7 @@ def handle(context: Context, request: Request) -> None:
     by_id = version >= TOPIC_IDS_SINCE
     table = context.partitions
     run = context.append_run
-    now_ms = context.clock.now_ms()
+    now_ms = run.now_ms()
     staged: Staged = []
     topics = []
     for topic in body.topic_data:
@@ -84,9 +84,50 @@ def handle(context: Context, request: Request) -> None:
             )
             answers.append(answer)
             staged.append((partition, last_offset, answer))
-            run.partitions.append(partition)
+            run.add(partition)
         topics.append(_new_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
-    run.produces.append((_on_written, context, request, _new_response(responses=topics), staged))
+    run.produces.append(StagedRequest(context, request, _new_response(responses=topics), staged))
+
+
+class StagedRequest(StagedProduce):
+    __slots__ = ("_context", "_response", "request", "staged")
+
+    def __init__(self, context: Context, request: Request, response: Any, staged: Staged) -> None:
+        self._context = context
+        self.request = request
+        self._response = response
+        self.staged = staged
+
+    def on_written(self) -> None:
+        request, response = self.request, self._response
+        waiting = []
+        for each in self.staged:
+            partition, last_offset, answer = each
+            if not partition.is_committed(last_offset):
+                if partition.holds(last_offset):
+                    waiting.append(each)
+                else:
+                    _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
+        if request.body.acks == NO_ACKS:
+            _end_without_answer(request, response)
+        elif waiting:
+            _Parked(self._context, request, response, waiting)
+        else:
+            request.reply(response)
+
+    def fail(self, error: Exception) -> None:
+        self.request.fail(error)
+
+
+def accepted(request: Request, index: int, base_offset: int, log_append_time: int, log_start_offset: int) -> Any:
+    """The answer to a request with one topic, and of it one partition."""
+    (topic,) = request.body.topic_data
+    answer = _new_partition_response(
+        index=index, base_offset=base_offset, log_append_time_ms=log_append_time, log_start_offset=log_start_offset
+    )
+    return _new_response(
+        responses=[_new_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])]
+    )
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -133,23 +174,6 @@ def _refused(index: int, result: AppendResult) -> Any:
             for number, reason in result.record_errors
         ],
     )
-
-
-def _on_written(context: Context, request: Request, response: Any, staged: Staged) -> None:
-    waiting = []
-    for each in staged:
-        partition, last_offset, answer = each
-        if not partition.is_committed(last_offset):
-            if partition.holds(last_offset):
-                waiting.append(each)
-            else:
-                _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
-    if request.body.acks == NO_ACKS:
-        _end_without_answer(request, response)
-    elif waiting:
-        _Parked(context, request, response, waiting)
-    else:
-        request.reply(response)
 
 
 def _end_without_answer(request: Request, response: Any) -> None:

@@ -58,6 +58,8 @@ class Peer:
         self.listener_name = listener_name
         self.peer_host = "192.0.2.7"
         self.session = None
+        self.shape: Any = None
+        self.repeated: Any = None
         self.is_closed = False
         self.muted_seconds = 0.0
         self.answered = trio.Event()
@@ -117,7 +119,7 @@ class HandlerBroker:
             "partitions": self.partitions,
             "producer_ids": ProducerIds(self.controller.allocate_producer_ids),
             "authorizer": AllowAll(),
-            "append_run": AppendRun(),
+            "append_run": AppendRun(StillClock()),
             "quotas": self.quotas,
             "nursery": nursery,
         }

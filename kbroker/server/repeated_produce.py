@@ -1,0 +1,172 @@
+"""Produce with one partition, other records each time, committed as soon as they are written. Hot path."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, cast
+
+from kbroker.protocol.compiler.runtime import varint
+from kbroker.protocol.record_batch import HEADER_SIZE
+from kbroker.protocol.types import unsigned_varint
+from kbroker.server.append_run import StagedProduce
+from kbroker.server.handlers import produce
+from kbroker.server.repeated_requests import HEAD_SIZE, KEY_POSITION, KnownRequest, RepeatedRequests, struct_of
+from kbroker.server.request import Request, read_request
+
+if TYPE_CHECKING:
+    from kbroker.log.append_result import AppendResult
+    from kbroker.replication.partition import Partition
+    from kbroker.server.connection import Connection
+    from kbroker.server.context import Context
+    from kbroker.server.request_slot import RequestSlot
+
+__all__ = ["RepeatedProduces"]
+
+_FIRST_VERSION: Final = 7  # since then an answer has all three offsets, and every codec is allowed
+_SIZE_SIZE: Final = 4  # of what says how large the records are, in versions that are not flexible
+_EMPTY_TAGS: Final = b"\0\0\0"  # of the partition, its topic and the request: behind the records in flexible versions
+_PLACES: Final = (0x5E70FF5E70000001, 0x5E70FF5E70000002, 0x5E70FF5E70000003)  # stand for the offsets of an answer
+
+_unpack_size: Final = Struct(">i").unpack_from
+_pack_offsets: Final = Struct(">qqq").pack
+
+
+class KnownProduce(KnownRequest):
+    __slots__ = ("_end", "_pack", "_records_at", "_size", "_start", "acks")
+
+    def __init__(self, request: Request, head: bytes, records_at: int, partition: Partition) -> None:
+        super().__init__(request.route, head, partition)
+        self.acks: int = request.body.acks
+        self._records_at = records_at
+        response = produce.accepted(request, partition.index, *_PLACES)
+        start, end = request.encode(response).split(_pack_offsets(*_PLACES))
+        if self.route.has_flexible_header:
+            start = b"\0" + start  # the tags of the header
+        layout = struct_of(f">ii{len(start)}sqqq{len(end)}s")
+        self._start, self._end, self._size, self._pack = start, end, layout.size - 4, layout.pack
+
+    def find_records(self, frame: memoryview) -> memoryview | None:
+        """What follows all that is known of the frame; None unless it is a batch and nothing else."""
+        at, end = self._records_at, len(frame)
+        if end - at <= HEADER_SIZE:
+            return None
+        if self.route.has_flexible_header:
+            size, at = varint(frame, at)
+            size -= 1
+            end -= len(_EMPTY_TAGS)
+            if bytes(frame[end:]) != _EMPTY_TAGS:
+                return None
+        else:
+            (size,) = _unpack_size(frame, at)
+            at += _SIZE_SIZE
+        return frame[at:end] if HEADER_SIZE <= size == end - at else None
+
+    def answer(self, correlation_id: int, result: AppendResult) -> bytes:
+        _, base_offset, _, log_append_time, log_start_offset, _, _, _ = result
+        answer: bytes = self._pack(
+            self._size, correlation_id, self._start, base_offset, log_append_time, log_start_offset, self._end
+        )
+        return answer
+
+
+class _Staged(StagedProduce):
+    __slots__ = ("_context", "_correlation_id", "_frame", "_known", "_result", "_slot")
+
+    def __init__(
+        self,
+        context: Context,
+        known: KnownProduce,
+        frame: memoryview,
+        slot: RequestSlot,
+        correlation_id: int,
+        result: AppendResult,
+    ) -> None:
+        self._context = context
+        self._known = known
+        self._frame = frame
+        self._slot = slot
+        self._correlation_id = correlation_id
+        self._result = result
+
+    def on_written(self) -> None:
+        known, result = self._known, self._result
+        if known.partition.is_committed(result[2]):
+            self._slot.complete((known.answer(self._correlation_id, result),))
+            return
+        request = self._request()
+        _, base_offset, last_offset, log_append_time, log_start_offset, _, _, _ = result
+        response = produce.accepted(request, known.partition.index, base_offset, log_append_time, log_start_offset)
+        staged = (known.partition, last_offset, response.responses[0].partition_responses[0])
+        produce.StagedRequest(self._context, request, response, [staged]).on_written()
+
+    def fail(self, error: Exception) -> None:
+        self._request().fail(error)
+
+    def _request(self) -> Request:
+        return read_request(self._known.route, self._frame, self._slot)
+
+
+class RepeatedProduces(RepeatedRequests):
+    __slots__ = ("_run",)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._run = context.append_run
+
+    def handle(self, connection: Connection, frame: memoryview, slot: RequestSlot) -> bool:
+        shape = connection.shape
+        if shape is None or len(frame) < shape.size:
+            return False
+        head, correlation_id, key = shape.unpack_from(frame)
+        found = self.known.get(key)
+        if found is None or found.head != head:
+            return False
+        known = cast(KnownProduce, found)
+        partition = known.partition
+        records = known.find_records(frame)
+        if (
+            records is None
+            or records[produce.ATTRIBUTES_POSITION] & produce.TRANSACTIONAL
+            or not partition.commits_at_once
+            or not self.context.authorizer.allows_all
+        ):
+            return False
+        run = self._run
+        route = known.route
+        result = partition.stage(records, route.version, known.acks, run.now_ms())
+        if result.error:
+            return False
+        route.tally[0] += 1
+        run.add(partition)
+        run.produces.append(_Staged(self.context, known, frame, slot, correlation_id, result))
+        return True
+
+    def learn(self, connection: Connection, frame: memoryview, request: Request) -> None:
+        body, route = request.body, request.route
+        staged = self._run.produces[-1] if self._run.produces else None
+        if (
+            route.version < _FIRST_VERSION
+            or body.acks == produce.NO_ACKS
+            or body.transactional_id is not None
+            or len(body.topic_data) != 1
+            or len(body.topic_data[0].partition_data) != 1
+            or not isinstance(staged, produce.StagedRequest)
+            or staged.request is not request
+            or not staged.staged
+        ):
+            return
+        size = len(body.topic_data[0].partition_data[0].records)
+        if route.has_flexible_header:
+            records_at = len(frame) - len(_EMPTY_TAGS) - size - len(unsigned_varint(size + 1))
+        else:
+            records_at = len(frame) - size - _SIZE_SIZE
+        head, key = bytes(frame[:HEAD_SIZE]), bytes(frame[KEY_POSITION:records_at])
+        known = self.known.get(key)
+        partition = staged.staged[0][0]
+        if known is None or known.head != head or known.partition is not partition:
+            new = KnownProduce(request, head, records_at, partition)
+            if new.find_records(frame) is None:
+                return  # it was right, but not as clients write it
+            self.remember(key, new)
+        connection.shape = struct_of(f">{HEAD_SIZE}si{len(key)}s")
+        connection.repeated = self
