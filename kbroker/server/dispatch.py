@@ -45,16 +45,18 @@ class Dispatch:
         self._served: dict[int, Api] = {each.key: each for each in APIS if each.serves is not None}
         self._quotas = context.quotas
         self._quotas.on_switch = self._forget_routes
-        self._repeated: dict[int, RepeatedRequests] = {}
-        if context.interceptor is None:
-            self._repeated = {_PRODUCE: RepeatedProduces(context), _FETCH: RepeatedFetches(context)}
+        self._repeated: dict[int, RepeatedRequests] = {
+            _PRODUCE: RepeatedProduces(context),
+            _FETCH: RepeatedFetches(context),
+        }
+        self._interceptor = context.interceptor
         self.bugs = 0
         self.counts: dict[tuple[str, int], list[int]] = {}
         """Requests by API and version; each list holds the one number that its route counts up."""
 
     def handle(self, connection: Connection, frame: memoryview, slot: RequestSlot) -> None:
-        repeated = connection.repeated
-        if repeated is not None and repeated.handle(connection, frame, slot):
+        is_plain = self._interceptor is None or self._interceptor.is_idle
+        if is_plain and connection.repeated is not None and connection.repeated.handle(connection, frame, slot):
             return
         try:
             prefix = _PREFIX(frame)
@@ -69,7 +71,7 @@ class Dispatch:
             self._run.end()
         try:
             response = route.handler(self._context, request)
-            if route.repeated is not None:
+            if is_plain and route.repeated is not None:
                 route.repeated.learn(connection, frame, request)
             if response is None:
                 return
@@ -167,8 +169,7 @@ class Dispatch:
         return route
 
     def _intercepted(self, api: Api, handler: Handler) -> Handler:
-        interceptor = self._context.interceptor
-        return handler if interceptor is None else interceptor.intercept(api, handler)
+        return handler if self._interceptor is None else self._interceptor.intercept(api, handler)
 
 
 def _decode_nothing(buffer: Any, position: int = 0) -> tuple[Any, int]:

@@ -14,6 +14,11 @@ __all__ = ["Interceptor"]
 
 
 class Interceptor(Protocol):
+    @property
+    def is_idle(self) -> bool:
+        """It would let every request pass: those that are recognised may pass it by."""
+        ...
+
     def attach(self, context: Context) -> None:
         """Once for each start of a broker, before it accepts connections."""
         ...

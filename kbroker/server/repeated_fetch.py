@@ -161,7 +161,7 @@ class RepeatedFetches(RepeatedRequests):
         """None where the ordinary way has to find the error, or to wait."""
         partition = known.partition
         log, bound = partition.log, partition.high_watermark
-        if offset < log.log_start_offset or offset >= bound or (known.is_committed and bound != log.last_stable_offset):
+        if known.is_committed and bound != log.last_stable_offset:
             return None
         room = min(known.max_bytes, self.context.config.fetch_max_bytes)
         try:

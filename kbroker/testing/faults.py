@@ -133,6 +133,10 @@ class Faults:
 
     # What the broker asks
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._standing
+
     def attach(self, context: Context) -> None:
         self._context = context
         context.partitions = with_refusals(context.partitions, self._of_partitions)

@@ -69,6 +69,10 @@ class RunningBroker:
 
     # What the broker calls: this is its interceptor
 
+    @property
+    def is_idle(self) -> bool:
+        return self.faults.is_idle
+
     def attach(self, context: Context) -> None:
         self._context = context
         self.faults.attach(context)

@@ -80,6 +80,6 @@ def test_the_unittest_runs_by_itself(examples: Path) -> None:
 def test_every_fault_is_explained() -> None:
     from kbroker.testing import Faults
 
-    inner = {"attach", "intercept"}  # what the broker calls
+    inner = {"attach", "intercept", "is_idle"}  # what the broker calls
     offered = {name for name in vars(Faults) if not name.startswith("_")} - inner
     assert offered == {name for name in offered if f"`{name}(" in PAGE.read_text("utf-8")}

@@ -64,6 +64,14 @@ async def test_the_next_requests_fail_and_then_no_more(client: Client, faults: F
     assert fault.hits == 2
 
 
+async def test_a_request_that_the_broker_knows_by_its_bytes_fails_too(client: Client, faults: Faults) -> None:
+    for offset in range(3):
+        assert (await client.produce("orders", make_batch(b"v"))).base_offset == offset
+    with faults.fail("Produce", code=NOT_LEADER):
+        assert (await client.produce("orders", make_batch(b"v"))).error_code == NOT_LEADER
+    assert (await client.produce("orders", make_batch(b"v"))).base_offset == 3
+
+
 async def test_what_failed_was_not_carried_out(client: Client, faults: Faults) -> None:
     faults.fail("Produce", code=ErrorCode.NOT_ENOUGH_REPLICAS)
     await client.produce("orders", make_batch())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
@@ -95,9 +95,16 @@ class FrozenController:
 
 
 class HandlerBroker:
-    def __init__(self, tree: Tree, config: BrokerConfig, directory: Path, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        config: BrokerConfig,
+        directory: Path,
+        nursery: trio.Nursery,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self.config = config
-        self.controller = Controller(tree, broker_id=1, config=config, clock=StillClock(), random_bytes=os.urandom)
+        self.controller = Controller(tree, broker_id=1, config=config, clock=StillClock(), random_bytes=random_bytes)
         self.directory = DataDirectory.open(FileCache(OsFileSystem()), str(directory), broker_id=1)
         self.partitions = PartitionTable(
             [self.directory],
