@@ -37,6 +37,7 @@ LAST_SIZE = 512  # what may still come behind that: the end of a response is not
 # at 16 KB, and a fetch of many partitions needs one call instead of two for each.
 COPY_SIZE = 256 * 1024
 
+_MOST_SHAPES = 32  # that its requests may take by turns and still be learnt
 _SILENCE_STEP_SECONDS = 10.0
 
 _ids = itertools.count(1)
@@ -100,6 +101,7 @@ class Connection:
         "repeated",
         "session",
         "shape",
+        "shapes_left",
     )
 
     def __init__(
@@ -119,6 +121,7 @@ class Connection:
         self.session: Any = None  # dispatch's own: who this is, what it speaks
         self.shape: Struct | None = None  # of its last request, if the next may be like it:
         self.repeated: RepeatedRequests | None = None  # then these may know it
+        self.shapes_left = _MOST_SHAPES
         self.is_closed = False
         self.last_active = network.now
         limits = network.limits

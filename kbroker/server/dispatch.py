@@ -71,7 +71,7 @@ class Dispatch:
             self._run.end()
         try:
             response = route.handler(self._context, request)
-            if is_plain and route.repeated is not None:
+            if is_plain and route.repeated is not None and connection.shapes_left > 0:
                 route.repeated.learn(connection, frame, request)
             if response is None:
                 return

@@ -11,7 +11,14 @@ from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.types import unsigned_varint
 from kbroker.server.fetch_session import FINAL_EPOCH
 from kbroker.server.handlers import fetch
-from kbroker.server.repeated_requests import HEAD_SIZE, KEY_POSITION, KnownRequest, RepeatedRequests, struct_of
+from kbroker.server.repeated_requests import (
+    HEAD_SIZE,
+    KEY_POSITION,
+    LONGEST_KEY,
+    KnownRequest,
+    RepeatedRequests,
+    struct_of,
+)
 
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
@@ -26,7 +33,6 @@ _LOG_START_SINCE: Final = 5
 _CONSUMER: Final = -1  # where brokers say their id
 _OFFSET_SIZE: Final = 8
 _PLACES: Final = (0x5E70FF5E70000001, 0x5E70FF5E70000002, 0x5E70FF5E70000003)  # stand for offsets
-
 _RECORDS: Final = b"in place of records"
 
 _pack_offset: Final = Struct(">q").pack
@@ -115,6 +121,7 @@ class RepeatedFetches(RepeatedRequests):
         body, version = request.body, request.route.version
         if (
             version < _FIRST_VERSION
+            or len(frame) > LONGEST_KEY
             or body.session_id
             or body.session_epoch != FINAL_EPOCH
             or len(body.topics) != 1
@@ -143,8 +150,7 @@ class RepeatedFetches(RepeatedRequests):
         if len(rest) != 1 or not key.endswith(start) or bytes(frame[key_end:]) != _pack_offset(offset) + tail:
             return  # it was right, but not as clients write it
         self.remember(key, KnownFetch(request, head, tail, partition))
-        connection.shape = struct_of(f">{HEAD_SIZE}si{len(key)}sq{len(tail)}s")
-        connection.repeated = self
+        self.expect(connection, struct_of(f">{HEAD_SIZE}si{len(key)}sq{len(tail)}s"))
 
     def _recognise(self, connection: Connection, frame: memoryview) -> tuple[KnownFetch | None, int, int]:
         """With its correlation id and its offset."""

@@ -10,7 +10,14 @@ from kbroker.protocol.record_batch import HEADER_SIZE
 from kbroker.protocol.types import unsigned_varint
 from kbroker.server.append_run import StagedProduce
 from kbroker.server.handlers import produce
-from kbroker.server.repeated_requests import HEAD_SIZE, KEY_POSITION, KnownRequest, RepeatedRequests, struct_of
+from kbroker.server.repeated_requests import (
+    HEAD_SIZE,
+    KEY_POSITION,
+    LONGEST_KEY,
+    KnownRequest,
+    RepeatedRequests,
+    struct_of,
+)
 from kbroker.server.request import Request, read_request
 
 if TYPE_CHECKING:
@@ -160,6 +167,8 @@ class RepeatedProduces(RepeatedRequests):
             records_at = len(frame) - len(_EMPTY_TAGS) - size - len(unsigned_varint(size + 1))
         else:
             records_at = len(frame) - size - _SIZE_SIZE
+        if records_at > LONGEST_KEY:
+            return
         head, key = bytes(frame[:HEAD_SIZE]), bytes(frame[KEY_POSITION:records_at])
         known = self.known.get(key)
         partition = staged.staged[0][0]
@@ -168,5 +177,4 @@ class RepeatedProduces(RepeatedRequests):
             if new.find_records(frame) is None:
                 return  # it was right, but not as clients write it
             self.remember(key, new)
-        connection.shape = struct_of(f">{HEAD_SIZE}si{len(key)}s")
-        connection.repeated = self
+        self.expect(connection, struct_of(f">{HEAD_SIZE}si{len(key)}s"))

@@ -7,7 +7,7 @@ through its handler, and has changed nothing before. Which requests these are: `
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from kbroker.server.request import Request, Route
     from kbroker.server.request_slot import RequestSlot
 
-__all__ = ["HEAD_SIZE", "KEY_POSITION", "KnownRequest", "RepeatedRequests", "struct_of"]
+__all__ = ["HEAD_SIZE", "KEY_POSITION", "LONGEST_KEY", "KnownRequest", "RepeatedRequests", "struct_of"]
 
 HEAD_SIZE: Final = 4  # API key and version
 KEY_POSITION: Final = 8  # behind them and the correlation id
+LONGEST_KEY: Final = 1024  # names are not that long unless somebody wants to fill our memory
 _FEW_KNOWN: Final = 64
 _MOST_KNOWN: Final = 16384
 
@@ -38,7 +39,7 @@ class KnownRequest:
 
 
 class RepeatedRequests:
-    """Of one API. Every connection's `shape` and `repeated` are set together, when a request of it is learnt."""
+    """Of one API."""
 
     __slots__ = ("_room", "context", "known")
 
@@ -55,6 +56,14 @@ class RepeatedRequests:
         """From a request that had to be decoded and was handled: the next one may be like it."""
         raise NotImplementedError
 
+    def expect(self, connection: Connection, shape: Struct) -> None:
+        """The next request of that connection. One whose requests come in many shapes by turns is given up: it would be
+        learnt again and again."""
+        if connection.shape is not shape:
+            connection.shape = shape
+            connection.repeated = self
+            connection.shapes_left -= 1
+
     def forget(self) -> None:
         self.known.clear()
 
@@ -67,6 +76,6 @@ class RepeatedRequests:
         self.known[key] = known
 
 
-@cache
+@lru_cache(maxsize=1024)
 def struct_of(layout: str) -> Struct:
     return Struct(layout)

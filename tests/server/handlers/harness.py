@@ -60,6 +60,7 @@ class Peer:
         self.session = None
         self.shape: Any = None
         self.repeated: Any = None
+        self.shapes_left = 32
         self.is_closed = False
         self.muted_seconds = 0.0
         self.answered = trio.Event()

@@ -142,10 +142,8 @@ async def twins(tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.Monke
         yield Twins(brokers[0], brokers[1], monkeypatch)
 
 
-def frame_of(key: int, version: int, body: Any, *, correlation_id: int = 77, client_id: str | None = "me") -> bytes:
-    header = REQUEST_HEADER(
-        request_api_key=key, request_api_version=version, correlation_id=correlation_id, client_id=client_id
-    )
+def frame_of(key: int, version: int, body: Any, *, client_id: str | None = "me") -> bytes:
+    header = REQUEST_HEADER(request_api_key=key, request_api_version=version, correlation_id=77, client_id=client_id)
     asked = api(key)
     head = codec(REQUEST_HEADER, asked.request_header_version(version)).to_bytes(header)
     return head + codec(asked.request, version).to_bytes(body)
@@ -160,7 +158,6 @@ def produce_frame(
     acks: int = 1,
     transactional_id: str | None = None,
     client_id: str | None = "me",
-    correlation_id: int = 77,
 ) -> bytes:
     data = produce.TopicProduceData(
         name=topic,
@@ -168,7 +165,7 @@ def produce_frame(
         partition_data=[produce.PartitionProduceData(index=index, records=batch)],
     )
     body = produce.REQUEST(transactional_id=transactional_id, acks=acks, timeout_ms=1000, topic_data=[data])
-    return frame_of(PRODUCE, version, body, client_id=client_id, correlation_id=correlation_id)
+    return frame_of(PRODUCE, version, body, client_id=client_id)
 
 
 def fetch_frame(
@@ -185,7 +182,7 @@ def fetch_frame(
     last_fetched_epoch: int = -1,
     session_id: int = 0,
     session_epoch: int = -1,
-    correlation_id: int = 77,
+    client_id: str | None = "me",
 ) -> bytes:
     asked = fetch.FetchPartition(
         partition=index,
@@ -206,7 +203,7 @@ def fetch_frame(
         topics=[data],
         **members,
     )
-    return frame_of(FETCH, version, body, correlation_id=correlation_id)
+    return frame_of(FETCH, version, body, client_id=client_id)
 
 
 def produced(version: int, frame: bytes) -> tuple[int, int]:
@@ -472,6 +469,28 @@ async def test_what_is_known_of_partitions_that_have_gone_is_dropped(twins: Twin
     for number in range(2):
         twins.ask(produce_frame(9, make_batch(b"v"), TOPICS[1], client_id=f"client {number}"))
     assert len(repeated.known) == 2
+
+
+async def test_names_that_would_fill_our_memory_are_not_remembered(twins: Twins) -> None:
+    long, endless = "x" * 900, "x" * 30_000
+    twins.ask(produce_frame(9, make_batch(b"v")))
+    for known, unknown in (
+        (produce_frame(9, make_batch(b"v"), client_id=long), produce_frame(9, make_batch(b"v"), client_id=endless)),
+        (fetch_frame(12, 0, client_id=long), fetch_frame(12, 0, client_id=endless)),
+    ):
+        twins.forget()
+        twins.ask_unknown(unknown)
+        twins.ask_unknown(unknown)
+        twins.ask_unknown(known)
+        twins.ask_known(known)
+
+
+async def test_a_connection_whose_requests_take_turns_in_many_shapes_is_given_up(twins: Twins) -> None:
+    for number in range(40):
+        twins.ask(produce_frame(9, make_batch(b"v"), client_id="x" * (number + 1)))
+    twins.ask_known(produce_frame(9, make_batch(b"v"), client_id="x" * 32))
+    for _ in range(2):
+        twins.ask_unknown(produce_frame(9, make_batch(b"v"), client_id="x" * 40))
 
 
 def mutations() -> st.SearchStrategy[tuple[str, int, int]]:
