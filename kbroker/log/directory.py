@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from kbroker.errors import StorageFailure, UserError
 from kbroker.log.checkpoint import (
@@ -69,6 +70,9 @@ class DataDirectory:
         self._lock = lock
         self._random_below = random_below
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.unsound: set[TopicPartition] = set()
+        """Partitions that somebody wanted to use, and that have to be recovered first."""
+        self._shortened: set[TopicPartition] = set()
         self._deleted: list[tuple[str, PartitionLog | None]] = []
         filesystem = files.filesystem
         self.was_clean = filesystem.exists(f"{path}/{_CLEAN_SHUTDOWN}")
@@ -102,8 +106,11 @@ class DataDirectory:
             check_format(filesystem, path)
             write_meta_properties(filesystem, path, broker_id=broker_id, cluster_id=cluster_id)
             directory = cls(files, path, lock, broker_id=broker_id, random_below=random_below)
-            # From here on a crash is a crash.
+            # From here on a crash is a crash, and of the power too: were the file back after one, what that took would
+            # look as if it had never been, and its offsets would be given out again under the same epoch. It may be
+            # gone but for the disk, if a start died right here.
             filesystem.remove(f"{path}/{_CLEAN_SHUTDOWN}")
+            filesystem.sync_directory(path)
         except StorageFailure as failure:
             lock.release()
             raise UserError(f"the data directory cannot be used: {failure}") from failure
@@ -160,7 +167,7 @@ class DataDirectory:
         log = self.logs.get(key)
         if log is None:
             assert key in self._found, f"{topic}-{partition} has no directory"
-            log = self._new_log(key, config, is_clean=self.was_clean)
+            log = self._new_log(key, config, is_clean=self.was_clean and key not in self._shortened)
         return log
 
     def create_log(self, topic: str, partition: int, topic_id: bytes | None, config: LogConfig) -> PartitionLog:
@@ -198,6 +205,7 @@ class DataDirectory:
             cleaner_offset=self._cleaner_offsets.get(key),
             is_clean=is_clean,
             random_below=self._random_below,
+            on_unsound=partial(self.unsound.add, key),
         )
         self.logs[key] = log
         return log
@@ -287,6 +295,8 @@ class DataDirectory:
         )
         for segment in loaded.segments:
             segment.close()
+        if loaded.was_shortened:
+            self._shortened.add(key)
         return loaded.log_end_offset
 
     def sync(self) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kbroker.errors import StorageFailure
+from kbroker.errors import RecoveryNeeded, StorageFailure
 from kbroker.log.aborted_index import AbortedTransaction, aborted_in_range
 from kbroker.log.append_result import AppendResult, refused, refused_or_repeated
 from kbroker.log.append_rules import AppendRules, Rejection
@@ -28,7 +28,7 @@ from kbroker.log.leader_epochs import EpochEntry, LeaderEpochs
 from kbroker.log.log_config import UNLIMITED, LogConfig
 from kbroker.log.producer_replay import ProducerSnapshots, end_transaction, read_marker, rebuild_producers
 from kbroker.log.producer_state import BatchTrace, ProducerEntry, ProducerState
-from kbroker.log.recovery import load_log
+from kbroker.log.recovery import LoadedLog, load_log
 from kbroker.log.retention import count_deletable
 from kbroker.log.segment import Segment
 from kbroker.log.segment_list import SegmentList
@@ -73,9 +73,11 @@ class PartitionLog:
         "_is_append_time",
         "_is_clean",
         "_is_loaded",
+        "_is_unsound",
         "_log_end_offset",
         "_log_start_offset",
         "_max_entries",
+        "_on_unsound",
         "_producers",
         "_random_below",
         "_rules",
@@ -113,8 +115,13 @@ class PartitionLog:
         cleaner_offset: int | None = None,
         is_clean: bool = True,
         random_below: Callable[[int], int] = no_jitter,
+        on_unsound: Callable[[], object] | None = None,
     ) -> None:
-        """The offsets are those of the checkpoints. Unless `is_clean`, loading recovers first."""
+        """The offsets are those of the checkpoints. Unless `is_clean`, it has to be recovered.
+
+        Without `on_unsound` that is part of loading. With it, a use of such a log, or of one that turns out to be
+        damaged, calls it and is RecoveryNeeded until somebody has seen to `recover`.
+        """
         self._files = files
         self.path = path
         self._random_below = random_below
@@ -125,7 +132,9 @@ class PartitionLog:
         self.cleaner_offset = cleaner_offset  # up to where it has been compacted; None: never
         self._is_clean = is_clean
         self._is_loaded = False
-        self.was_shortened = False  # by recovery: the caller gives it a new leader epoch before it serves
+        self._is_unsound = not is_clean
+        self._on_unsound = on_unsound
+        self.was_shortened = False  # by recovery
         self.unparsable_batches = 0
         self._log_end_offset = -1
         self._hw_position = 0
@@ -155,14 +164,43 @@ class PartitionLog:
     def is_loaded(self) -> bool:
         return self._is_loaded
 
+    @property
+    def needs_recovery(self) -> bool:
+        """After a crash, or because a use has found it damaged. The caller gives it a new leader epoch before it
+        serves: one that lost whole batches looks like one that lost none."""
+        return self._is_unsound and not self._is_loaded
+
     def load(self) -> None:
-        """Reads the tail of the active segment, or recovers. May take long after a crash: then call it in a thread.
+        """Reads the tail of the active segment."""
+        if self._is_loaded:
+            return
+        if self._on_unsound is None:
+            self.recover()
+            return
+        try:
+            if self._is_unsound:
+                raise RecoveryNeeded(f"{self.path} has to be recovered")
+            loaded = self._read_files(may_recover=False)
+        except RecoveryNeeded:
+            self._is_unsound = True
+            self._on_unsound()
+            raise
+        self.take(loaded)
+
+    def recover(self) -> None:
+        """Loads it in whatever state it is; what is torn is cut off. May take long after a crash."""
+        if not self._is_loaded:
+            self.take(self.scan())
+
+    def scan(self) -> LoadedLog:
+        """The part of `recover` that takes long, for a thread; `take` is the rest.
 
         Hence the files of its own: what is shared with other logs belongs to the loop.
         """
-        if self._is_loaded:
-            return
-        loaded = load_log(
+        return self._read_files(may_recover=True)
+
+    def _read_files(self, *, may_recover: bool) -> LoadedLog:
+        return load_log(
             FileCache(self._files.filesystem),
             self.path,
             self.config,
@@ -170,7 +208,10 @@ class PartitionLog:
             recovery_point=self.recovery_point,
             cleaner_offset=self.cleaner_offset or 0,
             is_clean=self._is_clean,
+            may_recover=may_recover,
         )
+
+    def take(self, loaded: LoadedLog) -> None:
         self._segments = loaded.segments
         self._active = loaded.segments.active
         self._active.roll_jitter_ms = self._new_jitter()
@@ -184,6 +225,7 @@ class PartitionLog:
             loaded.log_end_offset if self._is_clean else min(self.recovery_point, self._log_end_offset)
         )
         self._is_loaded = True
+        self._is_unsound = False
         self.set_high_watermark(self._high_watermark)
         for segment in loaded.segments:
             segment.move_to(self._files)

@@ -234,7 +234,7 @@ class PartitionTable:
         threads: all logs share one cache of open files, which knows none.
         """
         self._is_starting = False
-        unclean = [each for each in self if not self._directory_of[each.topic, each.index].was_clean]
+        unclean = [each for each in self if each.log.needs_recovery]
         if unclean:
             logger.warning("recovering %d partitions after an unclean stop", len(unclean))
             began = self._clock.monotonic()
@@ -369,7 +369,7 @@ def _load_all(logs: list[PartitionLog], now_ms: int) -> list[StorageFailure | No
     failures: list[StorageFailure | None] = []
     for log in logs:
         try:
-            log.load()
+            log.recover()
             if log.config.flush_messages == 1:
                 log.flush(now_ms)  # what was in memory only when the broker died must not be shown yet
         except StorageFailure as failure:

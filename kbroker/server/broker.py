@@ -225,7 +225,7 @@ class _Broker:
                 await self._create_topics(topics)
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
-                background.start_soon(Maintenance(self._table, self._flusher, config, self._clock, context.quotas).run)
+                background.start_soon(self._maintenance(context).run)
                 vitals.cleaner = cleaner = LogCleaner(self._table, self._flusher, config, self._clock)
                 self._controller.add_listener(cleaner.on_image)
                 background.start_soon(cleaner.run)
@@ -248,6 +248,10 @@ class _Broker:
             finally:
                 server.stop_accepting()
                 background.cancel_scope.cancel()
+
+    def _maintenance(self, context: Context) -> Maintenance:
+        bump = self._controller.bump_leader_epochs
+        return Maintenance(self._table, self._flusher, self._config, self._clock, context.quotas, bump)
 
     def _tell_ready(self, listeners: Sequence[Listener]) -> None:
         seconds = self._clock.monotonic() - self._began

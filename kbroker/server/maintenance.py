@@ -1,5 +1,5 @@
-"""What has to be done now and then: retention, flushes by time, checkpoints, expired producers, deleted files; and
-quotas forget who is idle.
+"""What has to be done now and then: retention, flushes by time, checkpoints, expired producers, deleted files, logs
+that turned out to be damaged; and quotas forget who is idle.
 
 Work over many partitions is cut into slices of about 2 ms, so that requests wait for none of it.
 """
@@ -16,6 +16,7 @@ from kbroker.config import BrokerConfig
 from kbroker.errors import StorageFailure
 from kbroker.log.log_config import UNLIMITED
 from kbroker.replication.flusher import Flusher
+from kbroker.replication.late_recovery import BumpLeaderEpochs, recover_unsound
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.quotas import Quotas
@@ -30,8 +31,15 @@ _SLICE_SECONDS = 0.002
 
 class Maintenance:
     def __init__(
-        self, table: PartitionTable, flusher: Flusher, config: BrokerConfig, clock: Clock, quotas: Quotas
+        self,
+        table: PartitionTable,
+        flusher: Flusher,
+        config: BrokerConfig,
+        clock: Clock,
+        quotas: Quotas,
+        bump_leader_epochs: BumpLeaderEpochs,
     ) -> None:
+        self._bump_leader_epochs = bump_leader_epochs
         self._quotas = quotas
         self._table = table
         self._flusher = flusher
@@ -54,6 +62,7 @@ class Maintenance:
             dirty = list(self._table.dirty)
             await self._sliced(dirty, self._flush_if_due)
             self._table.open_missing()
+            await recover_unsound(self._table, self._bump_leader_epochs)
             self._quotas.forget_idle()
             await self._purge_deleted()
 
