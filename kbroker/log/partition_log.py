@@ -9,7 +9,6 @@ Synchronous and single-threaded, but for `FlushJob.run`.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -20,7 +19,8 @@ from kbroker.log.append_rules import AppendRules, Rejection
 from kbroker.log.cleanable import Cleanable, find_cleanable
 from kbroker.log.cleaned_segment import CleanedSegment
 from kbroker.log.compaction import Compaction, Limits, Pace, Source
-from kbroker.log.file_cache import CachedFile, FileCache
+from kbroker.log.doomed_files import DoomedFiles
+from kbroker.log.file_cache import FileCache
 from kbroker.log.file_slice import FileSlice
 from kbroker.log.flush_job import FlushJob
 from kbroker.log.flush_state import FlushState
@@ -143,7 +143,7 @@ class PartitionLog:
         self.appended_bytes = 0  # since it was opened: whoever waits for so many bytes looks at the difference
         self._undo: list[tuple[int, ProducerEntry | None]] = []
         self._aborts: list[AbortedTransaction] = []
-        self._doomed: deque[tuple[int, list[CachedFile]]] = deque()
+        self._doomed = DoomedFiles()
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -237,10 +237,7 @@ class PartitionLog:
         assert not self._staged, "staged batches were neither committed nor abandoned"
         self._active.become_inactive()
         self._snapshots.take(self._producers, self._log_end_offset)
-        for _due, files in self._doomed:
-            for file in files:
-                file.unlink()
-        self._doomed.clear()
+        self._doomed.unlink()
         self.close_files()
 
     def close_files(self) -> None:
@@ -248,16 +245,11 @@ class PartitionLog:
         if self._is_loaded:
             for segment in self._segments:
                 segment.close()
-            for _due, files in self._doomed:
-                for file in files:
-                    file.close()
+            self._doomed.close()
             self._is_loaded = False
 
     def has_pins(self) -> bool:
-        return self._is_loaded and (
-            any(segment.file.pins for segment in self._segments)
-            or any(file.pins for _due, files in self._doomed for file in files)
-        )
+        return self._is_loaded and (any(segment.file.pins for segment in self._segments) or self._doomed.is_pinned)
 
     # What the log knows
 
@@ -779,7 +771,7 @@ class PartitionLog:
         return True
 
     def apply_retention(self, now_ms: int) -> int:
-        """Renames what may go; `collect_deleted` unlinks it after file.delete.delay.ms. How many segments went."""
+        """Renames what may go; `take_deleted` tells when it may be removed. How many segments went."""
         if not self._is_loaded:
             self.load()
         count = count_deletable(
@@ -796,31 +788,14 @@ class PartitionLog:
             self.roll(now_ms)
         due_ms = now_ms + self.config.file_delete_delay_ms
         for segment in self._segments.pop_first(count):
-            self._doomed.append((due_ms, segment.mark_deleted()))
+            self._doomed.add(due_ms, segment.mark_deleted())
         self.raise_log_start_offset(self._segments.first.base_offset)
         self._snapshots.remove_before(self._segments.first.base_offset)
         return count
 
-    def collect_deleted(self, now_ms: int) -> int | None:
-        """Unlinks the files whose delay is over, those in use when they no longer are. When to come back, if ever."""
-        doomed = self._doomed
-        while doomed and doomed[0][0] <= now_ms:
-            for file in doomed.popleft()[1]:
-                file.unlink()
-        return doomed[0][0] if doomed else None
-
     def take_deleted(self, now_ms: int) -> list[str]:
-        """As `collect_deleted`, but the caller removes these files, in a thread: large ones take the disk a while."""
-        taken: list[str] = []
-        doomed = self._doomed
-        while doomed and doomed[0][0] <= now_ms:
-            for file in doomed.popleft()[1]:
-                if file.pins:
-                    file.unlink()  # when the last one goes
-                else:
-                    file.close()
-                    taken.append(file.path)
-        return taken
+        """The files whose file.delete.delay.ms is over, for the caller to remove, in a thread."""
+        return self._doomed.take(now_ms)
 
     # Compaction
 
@@ -876,7 +851,7 @@ class PartitionLog:
         cleaned.begin_swap()
         doomed = [file for segment in old for file in segment.mark_deleted()]
         cleaned.end_swap()
-        self._doomed.append((now_ms + self.config.file_delete_delay_ms, doomed))
+        self._doomed.add(now_ms + self.config.file_delete_delay_ms, doomed)
         new = Segment(self._files, self.path, cleaned.base_offset, self.config.index_interval_bytes)
         new.size = cleaned.size
         self._segments.replace_run(number, len(old), new)

@@ -14,6 +14,7 @@ import trio
 from kbroker.clock import Clock
 from kbroker.config import BrokerConfig
 from kbroker.errors import StorageFailure
+from kbroker.log.filesystem import FileSystem
 from kbroker.log.log_config import UNLIMITED
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.late_recovery import BumpLeaderEpochs, recover_unsound
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _SLICE_SECONDS = 0.002
+_REMOVED_AT_ONCE = 16
 
 
 class Maintenance:
@@ -91,12 +93,22 @@ class Maintenance:
             self._table.dirty.discard(partition)
 
     async def _apply_retention(self) -> None:
-        await self._sliced(self._table, self._apply_retention_to)
+        removable: list[str] = []
 
-    def _apply_retention_to(self, partition: Partition) -> None:
-        now_ms = self._clock.now_ms()
-        partition.log.apply_retention(now_ms)
-        partition.log.collect_deleted(now_ms)
+        def apply_to(partition: Partition) -> None:
+            now_ms = self._clock.now_ms()
+            partition.log.apply_retention(now_ms)
+            removable.extend(partition.log.take_deleted(now_ms))
+
+        await self._sliced(self._table, apply_to)
+        await self._remove(removable)
+
+    async def _remove(self, paths: list[str]) -> None:
+        """In a thread: a large file can take its disk seconds. A few at a time, for the thread has to end with us; what
+        is left is found at the next start."""
+        filesystem = self._table.directories[0].files.filesystem
+        for start in range(0, len(paths), _REMOVED_AT_ONCE):
+            await trio.to_thread.run_sync(_remove_all, filesystem, paths[start : start + _REMOVED_AT_ONCE])
 
     async def _expire_producers(self) -> None:
         await self._sliced(self._table, self._expire_producers_of)
@@ -120,3 +132,11 @@ class Maintenance:
             if self._clock.monotonic() - began > _SLICE_SECONDS:
                 await trio.lowlevel.checkpoint()
                 began = self._clock.monotonic()
+
+
+def _remove_all(filesystem: FileSystem, paths: list[str]) -> None:
+    for path in paths:
+        try:
+            filesystem.remove(path)
+        except StorageFailure as failure:
+            logger.error("a file of a deleted segment is left behind until the next start: %s", failure)

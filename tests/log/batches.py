@@ -96,6 +96,14 @@ def read_values(log: PartitionLog, offset: int | None = None, *, up_to: int | No
     return values
 
 
+def remove_deleted(log: PartitionLog, filesystem: FileSystem, now_ms: int) -> list[str]:
+    """As a thread of the broker does it. What went."""
+    paths = log.take_deleted(now_ms)
+    for path in paths:
+        filesystem.remove(path)
+    return paths
+
+
 def open_log(
     filesystem: FileSystem,
     path: str,

@@ -18,7 +18,7 @@ from kbroker.protocol.compression import Codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.record_batch import InvalidBatch, restamp
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
-from tests.log.batches import NOW, append, make_batch, make_marker, open_log, read_bytes, read_headers
+from tests.log.batches import NOW, append, make_batch, make_marker, open_log, read_bytes, read_headers, remove_deleted
 from tests.log.compacting import SMALL, NoPace, compact, keyed_batch, pairs_of, records_of, seal
 
 Place = tuple[FileSystem, str]
@@ -160,11 +160,12 @@ def test_slices_of_segments_that_were_replaced_can_be_read_to_their_end(place: P
     piece = log.read(0, 1 << 20)
     assert isinstance(piece, FileSlice)
     compact(log)
-    log.collect_deleted(NOW + 1)
+    filesystem, path = place
+    remove_deleted(log, filesystem, NOW + 1)
     assert piece.is_valid()
     assert b"old" in piece.read()
     piece.release()
-    filesystem, path = place
+    remove_deleted(log, filesystem, NOW + 1)
     assert not [name for name in filesystem.list_names(path) if name.endswith(".deleted")]
     log.close()
 

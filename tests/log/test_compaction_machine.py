@@ -17,7 +17,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.error_codes import ErrorCode
-from tests.log.batches import NOW, open_log, read_headers
+from tests.log.batches import NOW, open_log, read_headers, remove_deleted
 from tests.log.compacting import compact, keyed_batch, records_of
 from tests.log.crashing import Crashed, CrashingFileSystem
 
@@ -104,7 +104,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        self.log.collect_deleted(self.now)
+        remove_deleted(self.log, self.filesystem, self.now)
 
     @rule()
     def compact(self) -> None:

@@ -23,6 +23,7 @@ from tests.log.batches import (
     read_bytes,
     read_headers,
     read_values,
+    remove_deleted,
 )
 
 Place = tuple[FileSystem, str]
@@ -239,12 +240,13 @@ def test_a_slice_keeps_its_file_though_the_segment_is_deleted(place: Place) -> N
     slice_ = log.read(0, 1000)
     assert isinstance(slice_, FileSlice)
     assert log.apply_retention(NOW) > 0
-    assert log.collect_deleted(NOW) is None
+    remove_deleted(log, filesystem, NOW)
     assert [name for name in filesystem.list_names(path) if name.endswith(".log.deleted")]
     assert read_header(slice_.read()).base_offset == 0
     assert slice_.is_valid()
     slice_.release()
     slice_.release()
+    remove_deleted(log, filesystem, NOW)
     assert not [name for name in filesystem.list_names(path) if name.endswith(".deleted")]
     log.close()
 
@@ -509,9 +511,9 @@ def test_deleted_files_stay_for_the_delay(place: Place) -> None:
     log = open_log(filesystem, path, LogConfig(segment_bytes=500, retention_bytes=0, file_delete_delay_ms=50))
     fill(log, 20)
     log.apply_retention(NOW)
-    assert log.collect_deleted(NOW + 49) == NOW + 50
+    assert remove_deleted(log, filesystem, NOW + 49) == []
     assert [name for name in filesystem.list_names(path) if name.endswith(".deleted")]
-    assert log.collect_deleted(NOW + 50) is None
+    assert remove_deleted(log, filesystem, NOW + 50)
     assert not [name for name in filesystem.list_names(path) if name.endswith(".deleted")]
     log.close()
 
