@@ -44,7 +44,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog, no_jitter
 from kbroker.log.recovery import load_log
 
-__all__ = ["DataDirectory"]
+__all__ = ["DataDirectory", "normalized"]
 
 _LOCK = ".lock"
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -52,8 +52,13 @@ _CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 _FEW_LOGS = 32  # up to here a clean stop fsyncs file by file; above, all of the file system at once
 
 
+def normalized(path: str) -> str:
+    """As `DataDirectory.path` has it."""
+    return path.rstrip("/") or "/"
+
+
 class DataDirectory:
-    """Holds the lock from `open` to `close`. UserError where a person can help: in use, unwritable, too new."""
+    """Holds the lock from `open` to `close`. UserError where a person can help: in use, another's, too new."""
 
     def __init__(
         self,
@@ -92,14 +97,14 @@ class DataDirectory:
         cluster_id: str | None = None,
         random_below: Callable[[int], int] = no_jitter,
     ) -> DataDirectory:
-        """Locks it, and checks that it is this broker's. `cluster_id` None: whatever it was (`read_cluster_id`)."""
+        """Locks it, and checks that it is this broker's. `cluster_id` None: whatever it was (`cluster_id`).
+
+        StorageFailure: it cannot be read or written.
+        """
         filesystem = files.filesystem
-        path = path.rstrip("/") or "/"
-        try:
-            filesystem.make_directory(path)
-            lock = filesystem.lock(f"{path}/{_LOCK}")
-        except StorageFailure as failure:
-            raise UserError(f"the data directory cannot be used: {failure}") from failure
+        path = normalized(path)
+        filesystem.make_directory(path)
+        lock = filesystem.lock(f"{path}/{_LOCK}")
         if lock is None:
             raise UserError(f"the data directory {path} is in use by another broker: stop it, or name another")
         try:
@@ -111,13 +116,13 @@ class DataDirectory:
             # gone but for the disk, if a start died right here.
             filesystem.remove(f"{path}/{_CLEAN_SHUTDOWN}")
             filesystem.sync_directory(path)
-        except StorageFailure as failure:
+            directory._find_partitions()
+        except FileNotFoundError as error:
             lock.release()
-            raise UserError(f"the data directory cannot be used: {failure}") from failure
+            raise StorageFailure(f"{path} has gone") from error
         except BaseException:
             lock.release()
             raise
-        directory._find_partitions()
         return directory
 
     @property

@@ -63,6 +63,7 @@ class Maintenance:
                 gate.tick()
             dirty = list(self._table.dirty)
             await self._sliced(dirty, self._flush_if_due)
+            self._table.retire_offline()
             self._table.open_missing()
             await recover_unsound(self._table, self._bump_leader_epochs)
             self._quotas.forget_idle()
