@@ -41,8 +41,9 @@ from kbroker.log.directory_metadata import (
 from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import DirectoryLock
 from kbroker.log.log_config import LogConfig
-from kbroker.log.partition_log import PartitionLog, no_jitter
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.recovery import load_log
+from kbroker.log.rolling import no_jitter
 
 __all__ = ["DataDirectory", "normalized"]
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from kbroker.errors import Refusal, StorageFailure
+from kbroker.log import loading
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.recovery import LoadedLog
 from kbroker.replication.partition import Partition
@@ -56,7 +57,7 @@ async def _recover(partition: Partition, bump_leader_epochs: BumpLeaderEpochs) -
     if not _is_wanted(partition, log):
         _close(loaded)
         return
-    log.take(loaded)
+    loading.take(log, loaded)
     partition.on_recovered()
     fields = {"topic": partition.topic, "partition": partition.index, "log_end_offset": log.log_end_offset}
     text = "%s-%d was damaged and has been recovered: its next record gets offset %d, in leader epoch %d"
@@ -70,7 +71,7 @@ def _is_wanted(partition: Partition, log: PartitionLog) -> bool:
 
 
 def _scan(log: PartitionLog) -> LoadedLog:
-    loaded = log.scan()
+    loaded = loading.read_files(log, may_recover=True)
     if log.config.flush_messages == 1:
         try:
             for segment in loaded.segments:  # what was in memory only when the broker died must not be shown yet
