@@ -81,6 +81,10 @@ class PartitionTable:
             return None
         return partitions[index]
 
+    @property
+    def has_offline(self) -> bool:
+        return bool(self._offline)
+
     def is_offline(self, topic: str, index: int) -> bool:
         """Whether this broker has the partition, in a data directory that is broken."""
         return (topic, index) in self._offline

@@ -17,6 +17,7 @@ from kbroker.errors import UserError
 from kbroker.log.filesystem import storage_failure
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_replica_log_dirs as move_messages
+from kbroker.protocol.messages import describe_topic_partitions
 from kbroker.server.broker import run_broker
 from tests.broker.batches import make_batch
 from tests.broker.failing_disk import FailingDisk
@@ -100,6 +101,15 @@ async def check_out_of_reach(client: Client, partition: int) -> None:
     assert (await client.fetch("t", 0, partition=partition)).error_code == STORAGE_ERROR
     assert (await client.list_offset("t", -1, partition=partition)).error_code == STORAGE_ERROR
     assert (await client.delete_records("t", 1, partition=partition)).error_code == STORAGE_ERROR
+    everything = await client.ask("Metadata", 12, topics=None)
+    (of_all,) = [each for each in everything.topics if each.name == "t"]
+    asked = [describe_topic_partitions.TopicRequest(name="t")]
+    (described,) = (await client.ask("DescribeTopicPartitions", 0, topics=asked)).topics
+    for topic in (await client.topic_metadata("t"), of_all, described):
+        leaders = {each.partition_index: (each.leader_id, each.error_code) for each in topic.partitions}
+        assert leaders == {partition: (-1, ErrorCode.LEADER_NOT_AVAILABLE), 1 - partition: (1, 0)}
+        offline = {each.partition_index: list(each.offline_replicas) for each in topic.partitions}
+        assert offline == {partition: [1], 1 - partition: []}
 
 
 async def states(client: Client) -> dict[str, tuple[int, set[tuple[str, int]]]]:
