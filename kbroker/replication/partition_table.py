@@ -1,13 +1,13 @@
-"""Every partition that this broker holds, found by name and number; follows the controller's image.
+"""Every partition that this broker has a replica of, found by name and number; follows the controller's image.
 
-Opens the data directories, gives each partition its log, recovers after a crash. Never decides which partitions there
-are: the image does.
+Opens the data directories, gives each partition its log and its role, recovers after a crash. Never decides which
+partitions there are, nor who leads them: the image does.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import trio
 
@@ -15,12 +15,14 @@ from kbroker.clock import Clock
 from kbroker.config import BrokerConfig, TopicConfig, topic_config
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicConfigsChanged, TopicRemoved
 from kbroker.controller.image import Image, Topic
+from kbroker.controller.image import Partition as PartitionState
 from kbroker.errors import StorageFailure
 from kbroker.log.directory import DataDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
+from kbroker.replication.peers import Peers
 from kbroker.replication.replica_moves import Move, ReplicaMoves
 from kbroker.replication.storage_gate import StorageGate
 
@@ -42,8 +44,10 @@ class PartitionTable:
         flusher: Flusher,
         clock: Clock,
         random_name: Callable[[], str],
+        peers: Peers | None = None,
     ) -> None:
         self.directories = directories
+        self.peers = peers or Peers(broker_id, clock, config.replica_lag_time_max_ms)
         self.gates = {directory.path: StorageGate(directory.path) for directory in directories}
         self.dirty: set[Partition] = set()
         self._broker_id = broker_id
@@ -51,7 +55,8 @@ class PartitionTable:
         self._flusher = flusher
         self._clock = clock
         self._random_name = random_name
-        self._topics: dict[str, list[Partition | None]] = {}
+        self._topics: dict[str, list[Partition | None]] = {}  # those that are led here
+        self.followers: dict[tuple[str, int], Partition] = {}
         self._names_by_id: dict[bytes, str] = {}
         self._directory_of = _directories_by_partition(directories, random_name)
         self._held: dict[DataDirectory, int] = {directory: len(directory.partitions) for directory in directories}
@@ -62,13 +67,19 @@ class PartitionTable:
         self._checkpointing = trio.Lock()
 
     def __iter__(self) -> Iterator[Partition]:
+        """In whatever role."""
         for partitions in self._topics.values():
             for partition in partitions:
                 if partition is not None:
                     yield partition
+        yield from self.followers.values()
+
+    def replica(self, topic: str, index: int) -> Partition | None:
+        """In whatever role."""
+        return self.get(topic, index) or self.followers.get((topic, index))
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """Hot path."""
+        """If it is led here. Hot path."""
         partitions = self._topics.get(topic)
         if partitions is None or not 0 <= index < len(partitions):
             return None
@@ -108,43 +119,89 @@ class PartitionTable:
             self._held = held
 
     def on_image(self, image: Image, changes: Sequence[Change]) -> None:
+        if image.brokers.keys() != self.peers.live:
+            self._on_brokers(image)
         for change in changes:
             match change:
                 case TopicAdded(topic):
-                    self._add(topic)
+                    self._add(topic, range(len(topic.partitions)))
                 case TopicRemoved(topic):
                     self._remove(topic)
-                case PartitionsChanged(name, _):
-                    self._add(image.topics[name])
+                case PartitionsChanged(name, changed):
+                    self._add(image.topics[name], sorted(changed))
                 case TopicConfigsChanged(name, configs):
                     self._reconfigure(name, topic_config(self._config, configs))
 
-    def _add(self, topic: Topic) -> None:
+    def _on_brokers(self, image: Image) -> None:
+        """A replica that is no longer alive may have held back the high watermark."""
+        self.peers.live = image.brokers.keys()
+        for partition in list(self.peers.replicated):
+            partition.update_high_watermark()
+
+    def _add(self, topic: Topic, indexes: Iterable[int]) -> None:
         config = topic_config(self._config, topic.configs)
         for_log = log_config(config, self._config)
-        held = self._topics.setdefault(topic.name, [])
+        led = self._topics.setdefault(topic.name, [])
+        led += [None] * (len(topic.partitions) - len(led))
         self._names_by_id[topic.id] = topic.name
-        self._incomplete.pop(topic.name, None)
-        for index, state in enumerate(topic.partitions):
-            known = held[index] if index < len(held) else None
-            if known is not None:
-                known.leader_epoch = state.leader_epoch
+        if self._incomplete.pop(topic.name, None) is not None:
+            indexes = range(len(topic.partitions))
+        for index in indexes:
+            state = topic.partitions[index]
+            partition = led[index] or self.followers.get((topic.name, index))
+            if self._broker_id not in state.replicas:
+                if partition is not None:
+                    self._drop(partition)
                 continue
-            partition = None
-            if self._broker_id in state.replicas:
-                try:
-                    partition = self._open(topic, index, state.leader_epoch, config, for_log)
-                except StorageFailure as failure:
-                    logger.error("%s-%d cannot be opened: %s", topic.name, index, failure)
-                    self._incomplete[topic.name] = topic
-            held[index : index + 1] = [partition]
+            try:
+                if partition is None:
+                    partition = self._open(topic, index, config, for_log)
+                self._give_role(partition, state)
+            except StorageFailure as failure:
+                logger.error("%s-%d cannot be opened: %s", topic.name, index, failure)
+                self._incomplete[topic.name] = topic
+
+    def _give_role(self, partition: Partition, state: PartitionState) -> None:
+        key = (partition.topic, partition.index)
+        led = self._topics[partition.topic]
+        # Whoever is answered while it changes, or if its log cannot be read, finds no leader here.
+        led[partition.index] = None
+        self.followers[key] = partition
+        if state.leader == self._broker_id:
+            partition.become_leader(state, self.peers)
+        else:
+            partition.become_follower(state, self.peers)
+        if partition.is_leader:
+            led[partition.index] = self.followers.pop(key)
+
+    def _drop(self, partition: Partition) -> None:
+        """No replica is to be here any more."""
+        key = (partition.topic, partition.index)
+        self._topics[partition.topic][partition.index] = None
+        self.followers.pop(key, None)
+        self._leave(partition)
+        self._delete(*key)
+
+    def _leave(self, partition: Partition) -> None:
+        self.peers.replicated.pop(partition, None)
+        partition.leave()
+
+    def _delete(self, topic: str, index: int) -> None:
+        self.moves.cancel((topic, index))
+        directory = self._directory_of.pop((topic, index), None)
+        if directory is not None:
+            self._held[directory] -= 1
+            try:
+                directory.delete_log(topic, index, self._random_name())
+            except StorageFailure as failure:
+                logger.error("%s-%d cannot be deleted: %s", topic, index, failure)
 
     def open_missing(self) -> None:
         """About once a second: what a full disk did not let us open may go now."""
         for topic in list(self._incomplete.values()):
-            self._add(topic)
+            self._add(topic, range(len(topic.partitions)))
 
-    def _open(self, topic: Topic, index: int, leader_epoch: int, config: TopicConfig, for_log: LogConfig) -> Partition:
+    def _open(self, topic: Topic, index: int, config: TopicConfig, for_log: LogConfig) -> Partition:
         key = (topic.name, index)
         directory = self._directory_of.get(key)
         if directory is not None and self._is_left_over(directory, topic, index):
@@ -169,7 +226,6 @@ class PartitionTable:
             topic.id,
             log,
             config,
-            leader_epoch=leader_epoch,
             gate=self.gates[directory.path],
             flusher=self._flusher,
             dirty=self.dirty,
@@ -205,23 +261,20 @@ class PartitionTable:
     def _remove(self, topic: Topic) -> None:
         self._names_by_id.pop(topic.id, None)
         self._incomplete.pop(topic.name, None)
-        for partition in self._topics.pop(topic.name, []):
+        partitions = [
+            *self._topics.pop(topic.name, []),
+            *(self.followers.pop((topic.name, index), None) for index in range(len(topic.partitions))),
+        ]
+        for partition in partitions:
             if partition is not None:
-                partition.leave()
+                self._leave(partition)
         for index in range(len(topic.partitions)):
-            self.moves.cancel((topic.name, index))
-            directory = self._directory_of.pop((topic.name, index), None)
-            if directory is not None:
-                self._held[directory] -= 1
-                try:
-                    directory.delete_log(topic.name, index, self._random_name())
-                except StorageFailure as failure:
-                    logger.error("%s-%d cannot be deleted: %s", topic.name, index, failure)
+            self._delete(topic.name, index)
 
     def _reconfigure(self, name: str, config: TopicConfig) -> None:
         for_log = log_config(config, self._config)
-        for partition in self._topics.get(name, []):
-            if partition is not None:
+        for index in range(len(self._topics.get(name, ()))):
+            if (partition := self.replica(name, index)) is not None:
                 partition.log.update_config(for_log)
                 partition.update_config(config)
 
@@ -270,7 +323,7 @@ class PartitionTable:
     def answer_waiters(self) -> None:
         """Before a stop: a fetch that waits for data gets what there is."""
         for partition in self:
-            for waiter in list(partition.fetch_waiters):
+            for waiter in partition.waiters():
                 waiter.finish()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Three brokers and a controller as plain values: whatever the order of fetches, crashes, elections from the in-sync set,
-late images and lost answers, a record that was acknowledged with acks=all, or that a consumer could see, stays where it
-is, in every log from which a leader may come."""
+"""Three brokers and a controller as plain values: whatever the order of fetches, crashes, elections from the in-sync
+set, late images and lost answers, a record that was acknowledged with acks=all, or that a consumer could see, stays
+where it is, in every log from which a leader may come."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _move(context: Context, topic: str, index: int, directory: DataDirectory | N
         return ErrorCode.LOG_DIR_NOT_FOUND
     if table.gates[directory.path].is_offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    partition = table.get(topic, index)
+    partition = table.replica(topic, index)
     if partition is not None:
         if table.gates[table.directory_of(partition).path].is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
