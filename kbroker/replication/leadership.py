@@ -103,9 +103,20 @@ class Leadership:
         partition.update_high_watermark()
         if broker_id not in self.view.isr:
             self._send(self.view.propose_addition(broker_id, partition.high_watermark, self._peers.live))
+        self.check_log_starts()
+        return True
+
+    def check_log_starts(self) -> None:
+        """After a follower has said where its log begins, or is no longer alive."""
         if self.log_start_waiters:
             self.log_start_waiters = [each for each in self.log_start_waiters if not each()]
-        return True
+
+    def wait_log_starts(self, check: Callable[[], bool]) -> None:
+        """Calls it now and whenever a follower's log start may have moved, until it is True."""
+        if not check():
+            self.log_start_waiters.append(check)
+            for waiter in list(self.replica_waiters):
+                waiter.finish()  # so that followers hear of the leader's
 
     def check_lag(self) -> None:
         """Now and then: who has not caught up for too long is to leave the in-sync set."""

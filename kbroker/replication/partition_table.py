@@ -137,6 +137,8 @@ class PartitionTable:
         self.peers.live = image.brokers.keys()
         for partition in list(self.peers.replicated):
             partition.update_high_watermark()
+            if partition.leadership is not None:
+                partition.leadership.check_log_starts()
 
     def _add(self, topic: Topic, indexes: Iterable[int]) -> None:
         config = topic_config(self._config, topic.configs)
