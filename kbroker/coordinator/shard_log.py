@@ -75,6 +75,10 @@ class ShardLog:
     def flush(self) -> None:
         """Write what waits to be written with others."""
 
+    def note_loaded(self, last_offset: int) -> None:
+        """What was found in the log need not be committed: a leader before may have written it to nobody else."""
+        self._last_offset = last_offset
+
     def append(self, records: list[KeyAndValue]) -> ErrorCode:
         """Written and replayed, in as many batches as it takes."""
         now_ms = self._clock.now_ms()

@@ -28,6 +28,10 @@ class Driver(Protocol):
 
     is_loaded: bool
 
+    def note_loaded(self, last_offset: int) -> None:
+        """What is answered from here on may be based on records up to there, which may not be committed yet."""
+        ...
+
     def on_loaded(self) -> None: ...
 
     def flush(self) -> None:
@@ -158,6 +162,7 @@ class ShardTable(Generic[D]):
                 continue
             await self._load(driver, partition)
             if self.drivers.get(index) is driver:
+                driver.note_loaded(partition.log.log_end_offset - 1)
                 driver.on_loaded()
 
     async def _load(self, driver: D, partition: Partition) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -236,7 +237,7 @@ class LeaderFetcher:
     # One fetch
 
     async def _round(self, connection: Connection) -> None:
-        wanted = self._wanted()
+        wanted = await self._wanted()
         if not wanted:
             resume_at = min((each.resume_at for each in self._followed.values()), default=0.0)
             await self._rest(max(resume_at - trio.current_time(), 0.001))
@@ -269,7 +270,8 @@ class LeaderFetcher:
             await self._find_range(connection, followed, asked)
         await self._wait_flushed()
 
-    def _wanted(self) -> dict[Key, Asked]:
+    async def _wanted(self) -> dict[Key, Asked]:
+        await self._load_logs()
         now = trio.current_time()
         wanted: dict[Key, Asked] = {}
         for key, followed in self._followed.items():
@@ -283,6 +285,17 @@ class LeaderFetcher:
                 except StorageFailure as failure:
                     self._delay(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
         return wanted
+
+    async def _load_logs(self) -> None:
+        """To read the tails of thousands of logs takes seconds, in which others want their turns."""
+        unread = [each.partition.log for each in self._followed.values() if not each.partition.log.is_loaded]
+        began = self._monotonic()
+        for log in unread:
+            with suppress(StorageFailure):  # whoever asks it next is told
+                log.load()
+            if self._monotonic() - began > _SLICE_SECONDS:
+                await trio.lowlevel.checkpoint()
+                began = self._monotonic()
 
     async def _fetch(self, connection: Connection, wanted: dict[Key, Asked]) -> Any:
         config, session = self._config, self._session
@@ -346,12 +359,19 @@ class LeaderFetcher:
             return
         diverging = data.diverging_epoch
         if diverging.end_offset >= 0:
-            before = partition.log.log_end_offset
-            offset = partition.cut_diverged(EpochEntry(diverging.epoch, diverging.end_offset))
-            logger.info("%s-%d is cut from %d to %d", partition.topic, partition.index, before, offset)
+            self._cut(followed, EpochEntry(diverging.epoch, diverging.end_offset))
         else:
             partition.append_fetched(data.records or b"", data.high_watermark, data.log_start_offset)
-        followed.trouble = None
+            followed.trouble = None
+
+    def _cut(self, followed: _Followed, diverging: EpochEntry) -> None:
+        partition, log = followed.partition, followed.partition.log
+        before = (log.log_end_offset, log.leader_epochs.latest)
+        offset = partition.cut_diverged(diverging)
+        text = "%s-%d parts from its leader in epoch %d: cut from %d to %d"
+        logger.info(text, partition.topic, partition.index, diverging.epoch, before[0], offset)
+        if before == (log.log_end_offset, log.leader_epochs.latest):
+            self._delay(followed, ErrorCode.UNKNOWN_LEADER_EPOCH, "a cut that changes nothing")
 
     def _delay(self, followed: _Followed, code: ErrorCode, reason: str) -> None:
         followed.resume_at = trio.current_time() + self._backoff_seconds

@@ -441,8 +441,9 @@ class Partition:
         try:
             if restart.start_at is not None:
                 self.log.truncate_fully_and_start_at(restart.start_at)
-            elif restart.truncate_to is not None:
-                self.log.truncate_to(restart.truncate_to)
+            elif restart.truncate_to is not None and not self.log.truncate_to(restart.truncate_to):
+                # A leader that never wrote anything has noted its epoch at the end, and nobody else knows of it.
+                self.log.leader_epochs.truncate_from_end(self.log.log_end_offset)
         except StorageFailure as failure:
             self._gate.close(failure)
             raise

@@ -64,6 +64,7 @@ class PartitionTable:
         self._incomplete: dict[str, Topic] = {}  # some of their partitions could not be opened
         self._prepared: dict[tuple[bytes, int], DataDirectory] = {}  # by topic id: directories that have been made
         self._is_starting = True
+        self._deferred: dict[Partition, PartitionState] = {}
         self._checkpointing = trio.Lock()
 
     def __iter__(self) -> Iterator[Partition]:
@@ -169,7 +170,9 @@ class PartitionTable:
         # Whoever is answered while it changes, or if its log cannot be read, finds no leader here.
         led[partition.index] = None
         self.followers[key] = partition
-        if state.leader == self._broker_id:
+        if self._is_starting and len(state.replicas) > 1:
+            self._deferred[partition] = state  # its log may want to be recovered first, which takes a thread
+        elif state.leader == self._broker_id:
             partition.become_leader(state, self.peers)
         else:
             partition.become_follower(state, self.peers)
@@ -285,7 +288,8 @@ class PartitionTable:
     async def recover(self) -> list[tuple[str, int]]:
         """After a crash: scan what may be torn, in one thread. Returns the partitions that need a new leader epoch.
 
-        Those are all that were scanned: a log that lost whole batches looks like one that lost nothing. Not in several
+        Those are all that were scanned and have no other replica: a log that lost whole batches looks like one that
+        lost nothing. Where there are others, the controller has elected a leader when this one went. Not in several
         threads: all logs share one cache of open files, which knows none.
         """
         self._is_starting = False
@@ -296,7 +300,21 @@ class PartitionTable:
             for chunk in _chunks(unclean, 64):
                 await self._recover_chunk(chunk)
             logger.info("recovered %d partitions in %.2f s", len(unclean), self._clock.monotonic() - began)
-        return [(each.topic, each.index) for each in unclean if each.log.is_loaded]
+        self._give_deferred_roles()
+        return [
+            (each.topic, each.index)
+            for each in unclean
+            if each.log.is_loaded and each.is_leader and not each.leadership
+        ]
+
+    def _give_deferred_roles(self) -> None:
+        deferred, self._deferred = self._deferred, {}
+        for partition, state in deferred.items():
+            if not partition.is_gone:
+                try:
+                    self._give_role(partition, state)
+                except StorageFailure as failure:
+                    logger.error("%s-%d cannot be opened: %s", partition.topic, partition.index, failure)
 
     async def _recover_chunk(self, partitions: list[Partition]) -> None:
         logs = [each.log for each in partitions]

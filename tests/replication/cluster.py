@@ -81,6 +81,7 @@ class Node:
         self._cluster = cluster
         self._path = path
         self._config = BrokerConfig.from_properties(_PROPERTIES | properties)
+        self.fetch_sessions = FetchSessions(100, lambda: int.from_bytes(os.urandom(4), "big") >> 1)
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
@@ -99,7 +100,7 @@ class Node:
             peers=self.peers,
         )
         await self.table.recover()
-        fetchers = ReplicaFetchers(self.table, flusher, config, clock, broker_id=self.id)
+        self.fetchers = fetchers = ReplicaFetchers(self.table, flusher, config, clock, broker_id=self.id)
         deadlines, append_run = Deadlines(), AppendRun(clock)
         self.groups = GroupCoordinator(
             broker_id=self.id,
@@ -123,7 +124,7 @@ class Node:
                         "clock": clock,
                         "controller": self.controller,
                         "partitions": self.table,
-                        "fetch_sessions": FetchSessions(100, lambda: int.from_bytes(os.urandom(4), "big") >> 1),
+                        "fetch_sessions": self.fetch_sessions,
                         "authorizer": AllowAll(),
                         "deadlines": deadlines,
                         "append_run": append_run,

@@ -254,3 +254,31 @@ async def test_consumers_wait_for_what_is_committed(cluster: Cluster) -> None:
         await cluster.start(2)
     assert answers[0].high_watermark == 1
     assert answers[0].records
+
+
+async def test_a_leader_that_wrote_nothing_follows_the_next_one(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2))
+    await send(cluster, 1, *names(3))
+    cluster.change(leader=2)
+    assert cluster.nodes[2].replica().log.leader_epochs.latest == 1
+    cluster.change(leader=1)
+    await send(cluster, 1, *names(3, 3))
+    assert cluster.nodes[2].values() == names(6)
+    assert [entry.epoch for entry in cluster.nodes[2].replica().log.leader_epochs.entries] == [0, 2]
+
+
+async def test_a_new_leader_tells_no_end_before_it_knows_what_is_committed(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2))
+    await send(cluster, 1, *names(3))
+    await cluster.nodes[2].kill()
+    await send(cluster, 1, b"3", acks=1)
+    cluster.change(leader=1)
+    async with cluster.client(1) as client:
+        assert (await client.list_offset("orders", -1)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+        assert (await client.list_offset("orders", -1, version=4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert (await client.list_offset("orders", -2)).offset == 0
+        await cluster.start(2)
+        await eventually(lambda: cluster.nodes[1].high_watermark == 4)
+        assert (await client.list_offset("orders", -1)).offset == 4
