@@ -149,6 +149,7 @@ class Leadership:
                 self._partition.update_high_watermark()
         elif decision.leader_epoch == self.view.leader_epoch:
             self._partition.become_leader(decision, self._peers)
+            self.view.on_rejected(proposal)  # where the state is none that was not known: nothing is open any more
 
     def on_state(self, state: PartitionState) -> None:
         """A newer state under the same leader epoch."""
