@@ -45,6 +45,7 @@ _EPOCHS_SINCE: Final = 4
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 _SLICE_SECONDS: Final = 0.002
+_FIRST_REST_SECONDS: Final = 0.02
 _SESSION_ERRORS: Final = frozenset(
     (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -148,11 +149,12 @@ class ReplicaFetchers:
 
 
 class _Followed:
-    __slots__ = ("partition", "resume_at", "trouble")
+    __slots__ = ("partition", "rest_seconds", "resume_at", "trouble")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.resume_at = 0.0
+        self.rest_seconds = _FIRST_REST_SECONDS
         self.trouble: ErrorCode | None = None  # what it rests for: told once
 
 
@@ -317,8 +319,9 @@ class LeaderFetcher:
             )
         replica = fetch.ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch())
         wait_ms = config.replica_fetch_wait_max_ms
-        if len(wanted) < len(self._followed):
-            wait_ms = min(wait_ms, config.replica_fetch_backoff_ms)  # or those that rest would rest for longer
+        if len(wanted) < len(self._followed):  # those that rest shall not rest for longer
+            resume_at = min(each.resume_at for key, each in self._followed.items() if key not in wanted)
+            wait_ms = max(min(wait_ms, int((resume_at - trio.current_time()) * 1000)), 0)
         return await connection.ask(
             _FETCH,
             at_least=_TOPIC_IDS_SINCE,
@@ -363,6 +366,7 @@ class LeaderFetcher:
         else:
             partition.append_fetched(data.records or b"", data.high_watermark, data.log_start_offset)
             followed.trouble = None
+            followed.rest_seconds = _FIRST_REST_SECONDS
 
     def _cut(self, followed: _Followed, diverging: EpochEntry) -> None:
         partition, log = followed.partition, followed.partition.log
@@ -374,7 +378,10 @@ class LeaderFetcher:
             self._delay(followed, ErrorCode.UNKNOWN_LEADER_EPOCH, "a cut that changes nothing")
 
     def _delay(self, followed: _Followed, code: ErrorCode, reason: str) -> None:
-        followed.resume_at = trio.current_time() + self._backoff_seconds
+        # A leader mostly hears of its leadership a moment after its followers: they need not wait for long at first.
+        rest_seconds = min(followed.rest_seconds, self._backoff_seconds) if code in _PASSING else self._backoff_seconds
+        followed.rest_seconds *= 2
+        followed.resume_at = trio.current_time() + rest_seconds
         if followed.trouble is not code:
             followed.trouble = code
             partition = followed.partition
