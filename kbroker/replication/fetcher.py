@@ -379,10 +379,11 @@ class LeaderFetcher:
 
     def _delay(self, followed: _Followed, code: ErrorCode, reason: str) -> None:
         # A leader mostly hears of its leadership a moment after its followers: they need not wait for long at first.
-        rest_seconds = min(followed.rest_seconds, self._backoff_seconds) if code in _PASSING else self._backoff_seconds
+        is_fresh = code in _PASSING and followed.rest_seconds < self._backoff_seconds
+        rest_seconds = followed.rest_seconds if is_fresh else self._backoff_seconds
         followed.rest_seconds *= 2
         followed.resume_at = trio.current_time() + rest_seconds
-        if followed.trouble is not code:
+        if followed.trouble is not code and not is_fresh:
             followed.trouble = code
             partition = followed.partition
             level = logging.INFO if code in _PASSING else logging.ERROR

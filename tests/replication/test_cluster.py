@@ -6,7 +6,9 @@ from typing import Any
 
 import trio
 
+from kbroker.controller.changes import BrokerRemoved
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import delete_records
 from tests.broker.wire import Client, produce_members
 from tests.log.batches import make_batch
 from tests.replication.cluster import Cluster, eventually
@@ -185,6 +187,21 @@ async def test_whoever_waits_for_deleted_records_is_told_when_the_leader_goes(cl
         assert not answers
         cluster.change(leader=2)
     assert answers[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_followers_that_do_not_delete_in_time_are_told_of(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2))
+    await send(cluster, 1, *names(10))
+    await cluster.nodes[2].kill()
+    async with cluster.client(1) as client:
+        asked = delete_records.DeleteRecordsPartition(partition_index=0, offset=6)
+        topics = [delete_records.DeleteRecordsTopic(name="orders", partitions=[asked])]
+        response = await client.ask("DeleteRecords", 2, topics=topics, timeout_ms=1)
+        assert response.topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        # Whoever is dead is not waited for.
+        cluster.tell(BrokerRemoved(2))
+        assert (await client.delete_records("orders", 7)).low_watermark == 7
 
 
 async def test_a_stale_leader_cannot_commit_anything(cluster: Cluster) -> None:
