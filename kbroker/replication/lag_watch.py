@@ -1,4 +1,5 @@
-"""Looks now and then whether a follower has fallen out of sync. Sleeps while nothing that is led here has followers."""
+"""What a broker does by itself for the followers of what it leads: looks now and then whether one has fallen out of
+sync, and calls them when it has come to lead something. Sleeps while nothing that is led here has followers."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ __all__ = ["LagWatch"]
 logger = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 0.002
+_CALLS_SECONDS = (0.01, 0.1)
 
 
 class LagWatch:
@@ -22,12 +24,29 @@ class LagWatch:
         self._peers = peers
         self._monotonic = clock.monotonic
         self._is_needed = trio.Event()
+        self._has_come = trio.Event()
         peers.on_replicated = self._wake
 
     def _wake(self) -> None:
         self._is_needed.set()
+        self._has_come.set()
 
     async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            nursery.start_soon(self._call)
+
+    async def _call(self) -> None:
+        """A follower whose fetch waits here would learn of a new partition when that one's time is up, and its
+        producers would wait for as long. Twice, for it may hear of it later than this broker."""
+        while True:
+            await self._has_come.wait()
+            self._has_come = trio.Event()
+            for seconds in _CALLS_SECONDS:
+                await trio.sleep(seconds)
+                self._peers.finish_fetches()
+
+    async def _watch(self) -> None:
         peers = self._peers
         while True:
             if not peers.replicated:

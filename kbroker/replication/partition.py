@@ -181,7 +181,8 @@ class Partition:
         self._settle()
         if self.leadership is not None:
             peers.replicated[self] = None
-            peers.on_replicated()
+            if has_begun or not was_replicated:
+                peers.on_replicated()
             self.update_high_watermark()
             return
         peers.replicated.pop(self, None)

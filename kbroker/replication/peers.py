@@ -66,8 +66,14 @@ class Peers:
         self.replicated: dict[Partition, None] = {}
         """Those that are led here and have other replicas."""
         self.on_replicated: Callable[[], None] = lambda: None
-        """Called when there is one."""
+        """Called when there is a new one, or an old one in a new epoch."""
         self._monotonic = clock.monotonic
+
+    def finish_fetches(self) -> None:
+        """Fetches of followers that wait here are answered, with what there is."""
+        waiting = [each.leadership.replica_waiters for each in self.replicated if each.leadership is not None]
+        for waiter in set().union(*waiting):
+            waiter.finish()
 
     def now_ms(self) -> int:
         return int(self._monotonic() * 1000)

@@ -299,3 +299,12 @@ async def test_a_new_leader_tells_no_end_before_it_knows_what_is_committed(clust
         await cluster.start(2)
         await eventually(lambda: cluster.nodes[1].high_watermark == 4)
         assert (await client.list_offset("orders", -1)).offset == 4
+
+
+async def test_followers_that_wait_for_other_partitions_hear_at_once_of_a_new_one(cluster: Cluster) -> None:
+    await cluster.start(1, 2, replica_fetch_wait_max_ms=600_000)
+    cluster.add_topic(1, (1, 2), name="quiet")
+    await eventually(lambda: bool(cluster.nodes[1].replica("quiet").waiters()))
+    cluster.add_topic(1, (1, 2))
+    await send(cluster, 1, b"a")
+    assert cluster.nodes[2].values() == [b"a"]

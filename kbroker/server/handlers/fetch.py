@@ -256,6 +256,8 @@ class _Fetch:
 
     def finish(self) -> None:
         """Called by whoever made the data visible: a bug here is this fetch's alone, never that producer's."""
+        if self.deadline is not None and self.deadline.callback is None:
+            return  # what another fetch has read made this one's data visible already
         self._unpark()
         try:
             self.read()
@@ -381,6 +383,8 @@ class _Fetch:
 
     def _note_replica(self, partition: Partition, target: FetchTarget) -> ErrorCode:
         """A follower asks for what comes next: it has all that is before."""
+        if self.deadline is not None:
+            return ErrorCode.NONE  # it has waited: that it still lives is not known
         leadership = partition.leadership
         body = self.request.body
         epoch: int = body.replica_state.replica_epoch if self.request.version >= 15 else -1
