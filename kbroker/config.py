@@ -528,6 +528,13 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     quota_window_num = int32(11, at_least(1), "Samples kept for the quotas of clients.")
     quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quotas of clients.")
+    replica_fetch_backoff_ms = int32(1000, at_least(0), "How long a follower rests after a failed fetch.")
+    replica_fetch_max_bytes = int32(MB, at_least(0), "Bytes that a follower asks for of each partition.")
+    replica_fetch_min_bytes = int32(1, None, "Bytes that a follower's fetch waits for.")
+    replica_fetch_response_max_bytes = int32(10 * MB, at_least(0), "Bytes that a follower asks for in one response.")
+    replica_fetch_wait_max_ms = int32(500, None, "How long a follower's fetch may wait for them.")
+    replica_lag_time_max_ms = int64(30_000, None, "Lag after which a follower leaves the in-sync set.")
+    replica_socket_timeout_ms = int32(30_000, None, "Timeout of connections to leaders.")
     reserved_broker_max_id = int32(
         1000, at_least(0), "Generated broker ids begin above this one.", acts=False, retired=True
     )

@@ -34,6 +34,10 @@ class Driver(Protocol):
 
     is_loaded: bool
 
+    def note_loaded(self, last_offset: int) -> None:
+        """What is answered from here on may be based on records up to there, which may not be committed yet."""
+        ...
+
     def on_loaded(self) -> None: ...
 
     def flush(self) -> None:
@@ -173,6 +177,7 @@ class ShardTable(Generic[D]):
                 logger.error("%s-%d cannot be read, and nobody coordinates it here: %s", self._topic, index, failure)
                 self._drop(index)
             if self.drivers.get(index) is driver:
+                driver.note_loaded(partition.log.log_end_offset - 1)
                 driver.on_loaded()
         self._to_load.update((index, None) for index in unsound if index in self.drivers)
 

@@ -37,7 +37,9 @@ from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import OsFileSystem
 from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, TRANSACTION_STATE, random_uuid
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.replication.fetcher import ReplicaFetchers
 from kbroker.replication.flusher import Flusher
+from kbroker.replication.lag_watch import LagWatch
 from kbroker.replication.log_cleaner import LogCleaner
 from kbroker.replication.log_dir_mover import LogDirMover
 from kbroker.replication.partition import Partition
@@ -245,6 +247,8 @@ class _Broker:
                 background.start_soon(cleaner.run)
                 background.start_soon(LogDirMover(self._table, config, self._clock).run)
                 self._table.moves.resume()
+                background.start_soon(LagWatch(self._table.peers, self._clock).run)
+                background.start_soon(self._fetchers(network).run)
                 background.start_soon(context.groups.run)
                 background.start_soon(context.transactions.run)
                 await background.start(server.run)
@@ -296,6 +300,18 @@ class _Broker:
             quotas=self._quotas(deadlines),
             nursery=nursery,
         )
+
+    def _fetchers(self, network: Network) -> ReplicaFetchers:
+        controller = self._controller
+
+        def share_loop(is_shared: bool) -> None:
+            network.is_loop_shared = is_shared
+
+        fetchers = ReplicaFetchers(self._table, self._flusher, self._config, self._clock, broker_id=self._broker_id)
+        fetchers.on_busy = share_loop
+        fetchers.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
+        controller.add_listener(fetchers.on_image)
+        return fetchers
 
     def _follow_limits(self, network: Network) -> None:
         """Limits of connections may change while the broker runs."""
