@@ -339,6 +339,7 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     controller_quota_window_num = int32(11, at_least(1), "Samples kept for the quota of topic changes.")
     controller_quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quota of topic changes.")
+    controlled_shutdown_enable = flag(True, "Whether a broker hands its leaderships over before it stops.")
     default_replication_factor = int32(1, at_least(1), "Replicas of a topic created without a count.")
     delete_topic_enable = flag(True, "Whether topics may be deleted.")
     fetch_max_bytes = int32(55 * MB, at_least(1024), "Most bytes in one fetch response, whatever the client asks for.")
@@ -529,7 +530,7 @@ class BrokerConfig(InactiveBrokerConfig):
     quota_window_num = int32(11, at_least(1), "Samples kept for the quotas of clients.")
     quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quotas of clients.")
     reserved_broker_max_id = int32(
-        1000, at_least(0), "Generated broker ids begin above this one.", acts=False, retired=True
+        1000, at_least(0), "Generated broker ids begin above this one.", retired=True
     )
     socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.", acts=False)
     socket_receive_buffer_bytes = int32(
@@ -570,11 +571,10 @@ class BrokerConfig(InactiveBrokerConfig):
     zookeeper_connection_timeout_ms = optional_int32(
         at_least(1),
         "How long the first connection to ZooKeeper may take; unset: the session timeout.",
-        acts=False,
         retired=True,
     )
     zookeeper_session_timeout_ms = int32(
-        18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.", acts=False, retired=True
+        18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.", retired=True
     )
     kbroker_metrics_listeners = joined_strings(
         (), "Where metrics and health are served over HTTP, as HOST:PORT; empty: nowhere."

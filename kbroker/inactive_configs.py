@@ -76,7 +76,6 @@ class InactiveBrokerConfig(ConfigTable):
     connections_max_reauth_ms = int64(
         0, None, "Time after which a SASL client must authenticate again; 0: the first time is enough."
     )
-    controlled_shutdown_enable = flag(True, "Whether a broker hands its leaderships over before it stops.")
     controller_quorum_append_linger_ms = int32(
         25, at_least(0), "How long the KRaft leader gathers writes before it flushes them."
     )

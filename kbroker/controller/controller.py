@@ -23,6 +23,7 @@ from kbroker.controller.changes import (
     TopicRemoved,
     apply,
 )
+from kbroker.controller.claims import claim_broker_id, claim_controller
 from kbroker.controller.config_writer import ConfigsUpdate, ConfigWriter, warn_of_inactive
 from kbroker.controller.election import initial_state
 from kbroker.controller.feed import ensure_layout, read_cluster_id, read_entity_configs, read_topics
@@ -252,32 +253,14 @@ class Controller:
 
     async def _register_broker(self, endpoints: Sequence[Endpoint]) -> Broker:
         broker = Broker(self._broker_id, 0, tuple(endpoints), self._config.broker_rack)
-        path = znodes.broker_path(self._broker_id)
-        data = znodes.encode_broker(broker, timestamp_ms=self._clock.now_ms())
-        try:
-            await self._tree.create(path, data, ephemeral=True)
-        except NodeExists:
-            raise UserError(f"broker.id={self._broker_id} is in use by another broker of this cluster") from None
-        stat = (await self._tree.get(path)).stat
-        return Broker(broker.id, stat.czxid, broker.endpoints, broker.rack)
+        return await claim_broker_id(self._tree, broker, timestamp_ms=self._clock.now_ms())
 
     async def _become_controller(self) -> int:
-        (node,) = await self._tree.get_many([znodes.CONTROLLER_EPOCH])
-        data = znodes.encode_controller(self._broker_id, timestamp_ms=self._clock.now_ms())
-        claim = Create(znodes.CONTROLLER, data, ephemeral=True)
-        try:
-            if node is None:
-                epoch = 1
-                await self._tree.multi([claim, Create(znodes.CONTROLLER_EPOCH, znodes.encode_epoch(epoch))])
-                self.ledger.activate(0)
-            else:
-                epoch = znodes.decode_epoch(node.data) + 1
-                advance = SetData(znodes.CONTROLLER_EPOCH, znodes.encode_epoch(epoch), node.stat.version)
-                await self._tree.multi([claim, advance])
-                self.ledger.activate(node.stat.version + 1)
-        except (NodeExists, BadVersion):
-            raise UserError("another broker is the controller of this cluster") from None
-        return epoch
+        seat = await claim_controller(self._tree, self._broker_id, timestamp_ms=self._clock.now_ms())
+        if seat is None:
+            raise UserError("another broker is the controller of this cluster")
+        self.ledger.activate(seat.epoch_version)
+        return seat.epoch
 
     async def _create(self, topics: Sequence[Topic]) -> list[Topic]:
         """Writes the topics; answers with those that turned out to be in the tree already."""

@@ -71,6 +71,12 @@ class Ledger:
     def resign(self) -> None:
         self.is_active = False
 
+    def depose(self) -> None:
+        """Another broker has become the controller."""
+        if self.is_active:
+            self.is_active = False
+            self.on_deposed()
+
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """One operation at a time, and to its end: one that stopped halfway would leave tree and image apart."""
@@ -97,8 +103,7 @@ class Ledger:
             except (BadVersion, NoNode) as failure:
                 if failure.index != 0:
                     raise
-                self.is_active = False
-                self.on_deposed()
+                self.depose()
                 raise Refusal(ErrorCode.NOT_CONTROLLER, "Another broker has become the controller.") from failure
             except (ConnectionLost, SessionLost) as failure:
                 raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
