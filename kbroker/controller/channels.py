@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import trio
@@ -26,6 +26,7 @@ __all__ = ["Channels", "Connect", "Peer"]
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.1
+_DELIVERY_SECONDS: Final = 0.5
 
 
 class Peer(Protocol):
@@ -34,7 +35,7 @@ class Peer(Protocol):
     @property
     def is_open(self) -> bool: ...
 
-    async def ask(self, asked: Api, /, *, timeout_s: float = ..., **members: Any) -> Any: ...
+    async def ask(self, asked: Api, /, *, at_least: int = ..., timeout_s: float = ..., **members: Any) -> Any: ...
 
     async def aclose(self) -> None: ...
 
@@ -75,6 +76,12 @@ class Channels:
         self._known = None
         for broker_id in list(self._channels):
             self._close(broker_id)
+
+    async def wait_delivered(self) -> None:
+        """Until everybody has what was sent so far; not for long, since one of them may be dying."""
+        with trio.move_on_after(_DELIVERY_SECONDS):
+            for channel in list(self._channels.values()):
+                await channel.wait_delivered()
 
     def on_image(self, image: Image, changes: Sequence[Change]) -> None:
         before = self._known
@@ -120,9 +127,17 @@ class _Channel:
         self._on_stale = on_stale
         self._requests: deque[ControlRequest] = deque()
         self._wake = trio.Event()
+        self._put = self._delivered = 0
+        self._progress = trio.Event()
 
-    def put(self, requests: Iterable[ControlRequest]) -> None:
+    async def wait_delivered(self) -> None:
+        target = self._put
+        while self._delivered < target:
+            await self._progress.wait()
+
+    def put(self, requests: Sequence[ControlRequest]) -> None:
         self._requests.extend(requests)
+        self._put += len(requests)
         if self._requests:
             self._wake.set()
 
@@ -138,8 +153,13 @@ class _Channel:
                             await trio.sleep(_RETRY_SECONDS)
                         else:
                             self._requests.popleft()
+                            self._delivered += 1
+                            self._progress.set()
+                            self._progress = trio.Event()
                     self._wake = trio.Event()
             finally:
+                self._delivered = self._put  # nobody is left who could be told
+                self._progress.set()
                 if connection is not None:
                     await connection.aclose()
 
@@ -148,7 +168,7 @@ class _Channel:
         try:
             if connection is None:
                 connection = await self._connect(self._address, client_id=self._client_id)
-            self._look_at(request, await connection.ask(request.api, **request.members))
+            self._look_at(request, await connection.ask(request.api, at_least=request.at_least, **request.members))
         except NotServed as failure:
             logger.error("broker %d cannot be told: %s", self.broker.id, failure)
         except (ConnectionFailed, PeerError) as failure:

@@ -82,6 +82,7 @@ class ClusterMember:
         self.inbox = ControlInbox(
             self._ledger, random_bytes, broker_epoch=lambda: self.broker_epoch, on_told=self._told_something
         )
+        controller.spread = self._channels.wait_delivered
         self._ledger.on_deposed = self._on_deposed
         self._ledger.on_conflict = lambda: self._events.put(Event.CONFLICT)
         self._ledger.add_listener(self._channels.on_image)

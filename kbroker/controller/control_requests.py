@@ -43,6 +43,8 @@ _States = dict[str, dict[int, Partition]]
 class ControlRequest:
     api: Api
     members: Mapping[str, Any]
+    at_least: int
+    """The first version that groups partitions by topic, and has topic ids where any has."""
 
 
 def full_state(image: Image, broker: Broker, listener_name: str) -> list[ControlRequest]:
@@ -151,7 +153,7 @@ class _Told:
             for name, partitions in states.items()
         ]
         members = {"type": kind, "topic_states": topic_states, "live_leaders": list(self._live_leaders(leaders))}
-        return ControlRequest(LEADER_AND_ISR, self._sender | members)
+        return ControlRequest(LEADER_AND_ISR, self._sender | members, at_least=5)
 
     def _live_leaders(self, leaders: Iterable[int]) -> Iterable[Any]:
         for leader in sorted(leaders):
@@ -179,7 +181,7 @@ class _Told:
             for name, partitions in states.items()
         ]
         members = {"topic_states": topics, "live_brokers": [_live(each) for each in self._image.brokers.values()]}
-        return ControlRequest(UPDATE_METADATA, self._sender | members)
+        return ControlRequest(UPDATE_METADATA, self._sender | members, at_least=7)
 
     def _cached(self, index: int, partition: Partition) -> Any:
         brokers = self._image.brokers
@@ -207,7 +209,11 @@ class _Told:
                     for index in held
                 ]
                 topic_states.append(stop_replica.StopReplicaTopicState(topic_name=topic.name, partition_states=states))
-        return [ControlRequest(STOP_REPLICA, self._sender | {"topic_states": topic_states})] if topic_states else []
+        return (
+            [ControlRequest(STOP_REPLICA, self._sender | {"topic_states": topic_states}, at_least=3)]
+            if topic_states
+            else []
+        )
 
 
 def _doomed(partition: Partition) -> Partition:

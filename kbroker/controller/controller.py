@@ -6,7 +6,7 @@ several brokers, `ClusterMember` decides which of them is the controller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -70,6 +70,8 @@ class Controller:
         self.ledger = Ledger(tree, broker_id=broker_id, config=config)
         self.leadership = Leadership(self.ledger, config)
         self.configs = ConfigWriter(self.ledger, is_shared=is_shared)
+        self.spread: Callable[[], Awaitable[None]] = _told_already
+        """Awaited when there are new partitions: until other brokers, to which clients go next, know them too."""
         self._pending_deletions: list[str] = []
         self._topics_without_id: list[str] = []
 
@@ -139,7 +141,9 @@ class Controller:
                 ]
                 for each in planned:
                     warn_of_inactive(f"topic {each.name}", each.configs, TOPIC_CONFIGS)
-            return outcomes
+        if not validate_only:
+            await self.spread()
+        return outcomes
 
     async def delete_topic(self, *, name: str | None = None, topic_id: bytes | None = None) -> Topic:
         (outcome,) = await self.delete_topics([topic_id if name is None else name])
@@ -188,7 +192,8 @@ class Controller:
             data = znodes.encode_topic(topic.id, grown.partitions)
             await self.ledger.write([SetData(znodes.topic_path(name), data), *partition_nodes(name, added)])
             self.ledger.commit([change])
-            return grown
+        await self.spread()
+        return grown
 
     async def alter_topic_configs(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> None:
         """Puts these overrides in the place of all that the topic has."""
@@ -349,6 +354,10 @@ class Controller:
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         return topic
+
+
+async def _told_already() -> None:
+    """A cluster of one."""
 
 
 def _or_raise(outcome: Topic | Refusal) -> Topic:

@@ -63,7 +63,7 @@ class Wire:
         self._members = members
         self._broker_id = broker_id
 
-    async def ask(self, asked: Api, /, *, timeout_s: float = 30, **members: Any) -> Any:
+    async def ask(self, asked: Api, /, *, at_least: int = 0, timeout_s: float = 30, **members: Any) -> Any:
         await trio.lowlevel.checkpoint()
         peer = self._members.reachable(self._broker_id)
         parts: list[Any] = []
