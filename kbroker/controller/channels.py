@@ -127,6 +127,7 @@ class _Channel:
         self._on_stale = on_stale
         self._requests: deque[ControlRequest] = deque()
         self._wake = trio.Event()
+        self._is_silent = False
         self._put = self._delivered = 0
         self._progress = trio.Event()
 
@@ -172,10 +173,13 @@ class _Channel:
         except NotServed as failure:
             logger.error("broker %d cannot be told: %s", self.broker.id, failure)
         except (ConnectionFailed, PeerError) as failure:
-            logger.info("broker %d is told again: %s", self.broker.id, failure)
+            if not self._is_silent:
+                logger.info("broker %d is told again until it answers: %s", self.broker.id, failure)
+            self._is_silent = True
             if connection is not None:
                 await connection.aclose()
             return None
+        self._is_silent = False
         return connection
 
     def _look_at(self, request: ControlRequest, response: Any) -> None:

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 # Kafka's own: long enough for every broker to have seen an announcement.
 _ANNOUNCEMENT_MS: Final = 15 * 60_000
 _TOLD_SECONDS: Final = 10.0
+_LEAVE_SECONDS: Final = 10.0
 
 
 class ClusterMember:
@@ -120,18 +121,20 @@ class ClusterMember:
         with trio.move_on_after(_TOLD_SECONDS):
             await self._told.wait()
 
-    async def leave(self, *, retries: int = 3) -> None:
+    async def leave(self) -> None:
         """Hands leaderships over to others, as far as they can take them."""
-        for _attempt in range(retries):
-            try:
-                remaining = await self.link.shut_down(self.broker_epoch)
-            except Refusal as refusal:
-                logger.warning("leaderships are not handed over: %s", refusal.message or refusal.code)
-                continue
-            if not remaining:
-                return
-            logger.warning("%d partitions have nobody else who could lead them", len(remaining))
-            return
+        self._ledger.stop_by(trio.current_time() + _LEAVE_SECONDS)
+        try:
+            remaining = await self.link.shut_down(self.broker_epoch, timeout_s=_LEAVE_SECONDS)
+        except Refusal as refusal:
+            logger.warning("leaderships are not handed over: %s", refusal.message or refusal.code)
+        else:
+            if remaining:
+                logger.warning("%d partitions have nobody else who could lead them", len(remaining))
+
+    def give_up(self) -> None:
+        """Nothing more is waited for."""
+        self._ledger.stop_by(trio.current_time())
 
     def _told_something(self) -> None:
         self._told.set()
@@ -263,6 +266,8 @@ class ClusterMember:
         brokers = await self._read_brokers()
         loaded = await read_topics(self._tree, self._random_bytes)
         configs = await read_entity_configs(self._tree)
+        # Whoever became the controller meanwhile may have told us more than was read here.
+        self._ledger.check_active()
         image = self._ledger.image
         changes: list[Change] = [BrokerAdded(each) for each in brokers.values()]
         seat = ControllerChanged(image.controller_id, image.controller_epoch)

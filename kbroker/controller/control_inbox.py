@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import trio
+
 from kbroker.controller.changes import Change, ControllerChanged, TopicRemoved
 from kbroker.controller.control_requests import LEADER_DURING_DELETE
 from kbroker.controller.feed import read_named_topics
+from kbroker.controller.image import Broker
 from kbroker.controller.ledger import Ledger
 from kbroker.controller.told_state import (
     ToldTopic,
@@ -37,22 +40,20 @@ class ControlInbox:
         self._random_bytes = random_bytes
         self._broker_epoch = broker_epoch
         self._on_told = on_told
+        # Not the ledger's: what needs nothing from the tree must not wait for it.
+        self._lock = trio.Lock()
 
     async def update_metadata(self, body: Any) -> None:
-        async with self._ledger.alone():
-            changes = self._sender(body)
-            changes += changes_of_brokers(self._ledger.image, told_brokers(body))
-            topics = told_topics(body)
-            await self._take(changes, topics)
+        async with self._lock:
+            await self._take(body, told_topics(body), told_brokers(body))
             self._on_told()
 
     async def leader_and_isr(self, body: Any) -> dict[tuple[str, int], ErrorCode]:
         """A code for each partition of the request."""
-        async with self._ledger.alone():
-            changes = self._sender(body)
+        async with self._lock:
             topics = told_topics(body)
             before = self._ledger.image
-            await self._take(changes, topics)
+            await self._take(body, topics)
             image = self._ledger.image
             codes: dict[tuple[str, int], ErrorCode] = {}
             for topic in topics:
@@ -71,7 +72,7 @@ class ControlInbox:
 
     async def stop_replica(self, body: Any) -> list[tuple[str, int]]:
         """The partitions that were named. Only whole topics go: replicas that move away are told by their states."""
-        async with self._ledger.alone():
+        async with self._lock:
             changes = self._sender(body)
             named = [
                 (topic.topic_name, each.partition_index)
@@ -101,15 +102,20 @@ class ControlInbox:
         self._ledger.depose()
         return [ControllerChanged(body.controller_id, body.controller_epoch)]
 
-    async def _take(self, changes: Sequence[Change], topics: Sequence[ToldTopic]) -> None:
+    async def _take(self, body: Any, topics: Sequence[ToldTopic], brokers: Sequence[Broker] | None = None) -> None:
         ledger = self._ledger
+        self._sender(body)
         names = unknown_topics(ledger.image, topics)
         try:
             read, _without_id = await read_named_topics(ledger.tree, names, self._random_bytes) if names else ([], [])
         except (ConnectionLost, SessionLost) as failure:
-            # Without an answer the controller would wait; with this one it sends the state again when we are back.
+            # When we are back the controller tells everything anew, or another one does.
             raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
         if read:
             await ledger.prepare(read)
         fresh = {topic.name: topic for topic in read}
+        # The image may have changed while we waited: only what stands now counts.
+        changes = self._sender(body)
+        if brokers is not None:
+            changes += changes_of_brokers(ledger.image, brokers)
         ledger.commit([*changes, *changes_of_topics(ledger.image, topics, fresh)])

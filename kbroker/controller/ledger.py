@@ -6,6 +6,7 @@ that lost its place cannot write. The image changes, and listeners run, only aft
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -54,6 +55,8 @@ class Ledger:
         self._listeners: list[ImageListener] = []
         self._preparers: list[TopicPreparer] = []
         self._lock = trio.Lock()
+        self._deadline = math.inf
+        self._scope = trio.CancelScope()
 
     def add_listener(self, listener: ImageListener) -> None:
         self._listeners.append(listener)
@@ -81,8 +84,14 @@ class Ledger:
     async def alone(self) -> AsyncIterator[None]:
         """One operation at a time, and to its end: one that stopped halfway would leave tree and image apart."""
         async with self._lock:
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=self._deadline) as self._scope:
                 yield
+            if self._scope.cancelled_caught:
+                raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The broker stops, and the metadata store does not answer.")
+
+    def stop_by(self, deadline: float) -> None:
+        """From then on nothing is waited for: a broker can stop whatever becomes of its metadata store."""
+        self._deadline = self._scope.deadline = deadline
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

@@ -123,7 +123,7 @@ APIS: tuple[Api, ...] = (
     Api(61, "DescribeProducers", "describe_producers", serves=(0, 0)),
     Api(65, "DescribeTransactions", "describe_transactions", serves=(0, 0)),
     Api(66, "ListTransactions", "list_transactions", serves=(0, 2)),
-    Api(67, "AllocateProducerIds", "allocate_producer_ids", between_brokers=True),
+    Api(67, "AllocateProducerIds", "allocate_producer_ids", serves=(0, 0), between_brokers=True),
     Api(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", serves=(0, 1)),
     Api(69, "ConsumerGroupDescribe", "consumer_group_describe", serves=(0, 1)),
     Api(71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions"),

@@ -284,6 +284,8 @@ class _Broker:
                 context.groups.stop()
                 await server.stop(GRACE_SECONDS)
             finally:
+                if self._member is not None:
+                    self._member.give_up()
                 server.stop_accepting()
                 background.cancel_scope.cancel()
 
