@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -99,6 +100,28 @@ async def test_another_controller_is_elected_when_it_is_killed(three: RunningClu
     assert len(brokers) == 2
     await create(three, "after", 2, 2)
     await three.until_agreed(lambda _c, _b, topics: "after" in topics)
+
+
+async def test_a_controller_that_was_asleep_finds_that_it_is_none_any_more(three: RunningCluster) -> None:
+    await create(three, "orders")
+    controller, _b, _t = await three.until_agreed(lambda _c, brokers, topics: len(brokers) == 3 and "orders" in topics)
+    sleeper = three.brokers.pop(controller)
+    sleeper.process.send_signal(signal.SIGSTOP)
+    try:
+        await three.until_agreed(
+            lambda now, brokers, topics: (
+                now in brokers and controller not in brokers and all_led(brokers, topics, "orders")
+            )
+        )
+        await create(three, "meanwhile", 2, 2)
+    finally:
+        sleeper.process.send_signal(signal.SIGCONT)
+        three.brokers[controller] = sleeper
+    await three.until_agreed(
+        lambda now, brokers, topics: (
+            now != controller and brokers == [1, 2, 3] and all_led(brokers, topics, "orders") and "meanwhile" in topics
+        )
+    )
 
 
 async def test_a_broker_that_is_stopped_hands_over_before_it_goes(three: RunningCluster) -> None:

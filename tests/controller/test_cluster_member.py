@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 import trio
@@ -20,9 +23,10 @@ from kbroker.controller.tree import Create, Tree
 from kbroker.errors import Refusal, UserError
 from kbroker.names import random_uuid
 from kbroker.protocol.error_codes import ErrorCode
-from tests.controller.conftest import Sessions
+from tests.controller.conftest import Sessions, ZooKeeperSessions
 from tests.controller.members import Members, open_members
 from tests.controller.test_controller import refusal_of
+from tests.controller.test_zookeeper_tree import proxied
 
 HERE = Broker(1, -1, (Endpoint("PLAINTEXT", "here", 9092),))
 ELSEWHERE = Broker(1, -1, (Endpoint("PLAINTEXT", "elsewhere", 9092),))
@@ -46,6 +50,10 @@ def partition_of(image: Image, topic: str = "t", index: int = 0) -> Partition:
     found = image.partition(topic, index)
     assert found is not None
     return found
+
+
+def has_topic(name: str, image: Image) -> bool:
+    return name in image.topics
 
 
 async def create(members: Members, replicas: tuple[int, ...] = (1, 2, 3), topic: str = "t") -> Partition:
@@ -348,3 +356,31 @@ async def test_the_controllers_seat_is_taken_once(sessions: Sessions) -> None:
     while (await read_controller(two)).broker_id != NO_LEADER:
         await trio.lowlevel.checkpoint()
     assert await claim_controller(two, 2, timestamp_ms=0) == ControllerSeat(2, 2, 1, is_mine=True)
+
+
+@pytest.mark.jvm
+async def test_what_happens_while_the_connection_is_cut_is_seen_when_it_is_back(zookeeper: str) -> None:
+    async with AsyncExitStack() as stack:
+        proxy, address = await stack.enter_async_context(proxied(zookeeper))
+        near = ZooKeeperSessions(f"{zookeeper}/cut", stack)
+        far = ZooKeeperSessions(f"{address}/cut", stack)
+        members = await stack.enter_async_context(open_members(far))
+        for broker_id in (1, 2, 3):
+            await members.start(broker_id)
+        await members.until_agreed(lambda image: len(image.brokers) == 3)
+        await create(members, (3, 2, 1))
+        epochs = [each.member.broker_epoch for each in members.all.values()]
+        elsewhere = await near.open()
+        for turn in range(3):
+            proxy.cut()
+            topic_id = random_uuid(random.Random(turn).randbytes)
+            data = znodes.encode_topic(topic_id, [Partition(NO_LEADER, 0, (), (2,), 0)])
+            await elsewhere.create(znodes.topic_path(f"cut-{turn}"), data)
+            await members.until_agreed(partial(has_topic, f"cut-{turn}"))
+        await members.all[2].controller.alter_topic_configs("t", {"retention.ms": "7"})
+        image = await members.until_agreed(lambda image: image.topics["t"].configs == {"retention.ms": "7"})
+        assert [each.member.broker_epoch for each in members.all.values()] == epochs
+        assert (image.controller_id, image.controller_epoch) == (1, 1)
+        assert partition_of(image).leader_epoch == 0
+        await members.kill(3)
+        await members.until_agreed(lambda image: partition_of(image).leader == 2)
