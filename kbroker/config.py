@@ -317,6 +317,7 @@ class BrokerConfig(InactiveBrokerConfig):
         (), "Addresses told to clients, one for each named listener; empty: those of listeners."
     )
     auto_create_topics_enable = flag(True, "Whether asking for the metadata of a topic that is not there creates it.")
+    auto_leader_rebalance_enable = flag(True, "Whether leadership goes back to preferred replicas by itself.")
     broker_id = int32(-1, at_least(-1), "This broker's number in the cluster; -1 has one generated and kept.")
     broker_rack = optional_string("Where this broker stands, for spreading replicas and for reading nearby.")
     compression_gzip_level = int32(
@@ -370,6 +371,15 @@ class BrokerConfig(InactiveBrokerConfig):
     group_max_size = int32(MAX_INT, at_least(1), "Most members of a group.")
     group_min_session_timeout_ms = int32(6_000, None, "Shortest session timeout that a member may ask for.")
     inter_broker_listener_name = optional_string("The named listener that brokers use among themselves.")
+    leader_imbalance_check_interval_seconds = int64(
+        300, at_least(1), "How often the controller looks for leaderships to give back."
+    )
+    leader_imbalance_per_broker_percentage = int32(
+        10,
+        at_least(0),
+        "Share of a broker's preferred leaderships that others may have before it gets them back.",
+        retired=True,
+    )
     listener_security_protocol_map = joined_strings(
         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
         "What each named listener speaks, as NAME:PROTOCOL.",
@@ -664,7 +674,6 @@ _WITHOUT_EFFECT: Final = (
     "group.share.max.groups",
     "group.share.enable",
     "inter.broker.protocol.version",
-    "leader.imbalance.per.broker.percentage",
     "log.message.format.version",
     "log.message.timestamp.difference.max.ms",
     "offsets.commit.required.acks",

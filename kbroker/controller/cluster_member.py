@@ -108,6 +108,7 @@ class ClusterMember:
             await nursery.start(self._channels.run)
             self._broker = Broker(self._broker_id, -1, tuple(endpoints), self._config.broker_rack)
             await self._join()
+            nursery.start_soon(self._rebalance)
             task_status.started()
             try:
                 while True:
@@ -181,6 +182,8 @@ class ClusterMember:
                     await self._follow_topics()
                 case Event.DELETIONS:
                     await self._follow_deletions()
+                case Event.BALANCE:
+                    await self._controller.leadership.rebalance()
                 case Event.CONFLICT:
                     await self._read_anew()
 
@@ -324,6 +327,13 @@ class ClusterMember:
         topics = (self._ledger.image.topic(name) for name in names)
         self._ledger.commit([TopicRemoved(topic) for topic in topics if topic is not None])
         await self._controller.finish_deletions(names)
+
+    async def _rebalance(self) -> None:
+        """Now and then, leaderships back to those that they were meant for: they pile up where brokers did not stop."""
+        while True:
+            await trio.sleep(self._config.leader_imbalance_check_interval_seconds)
+            if self._config.auto_leader_rebalance_enable and self._ledger.is_active:
+                self._events.put(Event.BALANCE)
 
     # What every broker follows
 

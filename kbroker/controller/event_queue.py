@@ -19,6 +19,7 @@ class Event(Enum):
     BROKERS = "the brokers' nodes"
     TOPICS = "the topics' nodes"
     DELETIONS = "topics to be deleted"
+    BALANCE = "time to look who leads too much"
     CONFLICT = "a state that somebody else wrote"
 
 

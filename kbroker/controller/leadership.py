@@ -5,11 +5,13 @@ The rules are those of election.py; here they meet the image and the tree. Calle
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from kbroker.config import BrokerConfig, topic_config
 from kbroker.controller import znodes
+from kbroker.controller.balance import imbalanced
 from kbroker.controller.changes import PartitionsChanged
 from kbroker.controller.election import elect, elect_preferred, hand_over, initial_state, without_dead
 from kbroker.controller.image import Image, Partition, Topic
@@ -21,6 +23,8 @@ from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 
 __all__ = ["Leadership"]
+
+logger = logging.getLogger(__name__)
 
 _Changed = dict[str, dict[int, Partition]]
 _Rule = Callable[[Topic, Partition], Partition | None]
@@ -75,6 +79,14 @@ class Leadership:
             )
 
         await self.change_states(self._decide(rule))
+
+    async def rebalance(self) -> None:
+        share = self._config.leader_imbalance_per_broker_percentage / 100
+        due = imbalanced(self._image.topics.values(), self._ready, share)
+        if due:
+            outcomes = await self.elect(due, is_unclean=False)
+            count = sum(outcome is None for outcome in outcomes.values())
+            logger.info("%d partitions are led by their preferred replicas again", count)
 
     def _decide(self, rule: _Rule) -> _Changed:
         changed: _Changed = {}

@@ -15,6 +15,7 @@ from kbroker.config import Endpoint
 from kbroker.controller import znodes
 from kbroker.controller.changes import TopicAdded
 from kbroker.controller.claims import ControllerSeat, claim_broker_id, claim_controller, read_controller
+from kbroker.controller.event_queue import Event
 from kbroker.controller.feed import ensure_layout
 from kbroker.controller.image import NO_LEADER, Broker, Image, Partition
 from kbroker.controller.isr_rules import IsrProposal
@@ -276,6 +277,19 @@ async def test_the_preferred_replica_gets_its_leadership_back(three: Members) ->
     assert await controller.elect(None) == {("t", 0): None}
     image = await three.until_agreed(lambda image: partition_of(image).leader == 2)
     assert partition_of(image).leader_epoch == known.leader_epoch + 1
+
+
+async def test_leaderships_that_piled_up_are_balanced_by_and_by(three: Members) -> None:
+    await create(three, (2, 3, 1))
+    controller = three.controller
+    await controller.controller.shut_down(2)
+    controller.controller.leadership.leaving.clear()  # as if it had gone and come
+    known = partition_of(controller.image)
+    proposal = IsrProposal("t", 0, known.leader_epoch, known.partition_epoch, (3, 1, 2))
+    await controller.controller.alter_partitions(3, three.all[3].member.broker_epoch, [proposal])
+    await three.until_agreed(lambda image: partition_of(image).isr == (3, 1, 2))
+    controller.member.on_watch("", Event.BALANCE)
+    await three.until_agreed(lambda image: partition_of(image).leader == 2)
 
 
 async def test_an_isr_that_a_leader_proposes_is_written_and_told(three: Members) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.controller.balance import imbalanced
 from kbroker.controller.election import elect, elect_preferred, hand_over, without_dead
-from kbroker.controller.image import NO_LEADER, Partition
+from kbroker.controller.image import NO_LEADER, Partition, Topic
 from kbroker.controller.isr_rules import IsrProposal, judge_proposal
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
@@ -64,6 +65,16 @@ def test_a_broker_that_stops_hands_over_what_others_can_take(
     partition: Partition, ready: set[int], outcome: Partition | None
 ) -> None:
     assert hand_over(partition, 1, ready, controller_epoch=9) == outcome
+
+
+def test_leaderships_go_back_when_too_many_are_elsewhere() -> None:
+    home, away, out = LED, LED._replace(leader=2), LED._replace(leader=2, isr=(2, 3))
+    few = Topic("few", b"f" * 16, (*[home] * 9, away))
+    assert imbalanced([few], {1, 2, 3}, 0.1) == []
+    assert imbalanced([few], {1, 2, 3}, 0.0) == [("few", 9)]
+    many = Topic("many", b"m" * 16, (home, away, out))
+    assert imbalanced([many], {1, 2, 3}, 0.1) == [("many", 1)]
+    assert imbalanced([many], {2, 3}, 0.1) == []
 
 
 def judged(
