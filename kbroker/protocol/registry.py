@@ -119,6 +119,7 @@ APIS: tuple[Api, ...] = (
     Api(51, "AlterUserScramCredentials", "alter_user_scram_credentials"),
     Api(56, "AlterPartition", "alter_partition", serves=(0, 3), between_brokers=True),
     Api(57, "UpdateFeatures", "update_features", serves=(0, 2)),
+    Api(58, "Envelope", "envelope", serves=(0, 0), between_brokers=True),
     Api(60, "DescribeCluster", "describe_cluster", serves=(0, 2)),
     Api(61, "DescribeProducers", "describe_producers", serves=(0, 0)),
     Api(65, "DescribeTransactions", "describe_transactions", serves=(0, 0)),

@@ -24,6 +24,7 @@ CONTROLLER_APIS: Final = frozenset(
         46,  # ListPartitionReassignments
         56,  # AlterPartition
         57,  # UpdateFeatures
+        58,  # Envelope
         67,  # AllocateProducerIds
     }
 )
