@@ -65,7 +65,6 @@ class InactiveBrokerConfig(ConfigTable):
         1, at_least(1), "Length of a sample for the quota of moves between data directories."
     )
     authorizer_class_name = string("", None, "Java class that decides who may do what; empty: everybody may do all.")
-    auto_leader_rebalance_enable = flag(True, "Whether leadership goes back to preferred replicas by itself.")
     background_threads = int32(10, at_least(1), "Threads for work in the background.", update=CLUSTER_WIDE)
     broker_heartbeat_interval_ms = int32(2000, None, "How often a KRaft broker reports to its controller.")
     broker_session_timeout_ms = int32(9000, None, "Silence after which a KRaft controller gives a broker up.")
@@ -76,7 +75,6 @@ class InactiveBrokerConfig(ConfigTable):
     connections_max_reauth_ms = int64(
         0, None, "Time after which a SASL client must authenticate again; 0: the first time is enough."
     )
-    controlled_shutdown_enable = flag(True, "Whether a broker hands its leaderships over before it stops.")
     controller_quorum_append_linger_ms = int32(
         25, at_least(0), "How long the KRaft leader gathers writes before it flushes them."
     )
@@ -190,9 +188,6 @@ class InactiveBrokerConfig(ConfigTable):
     )
     kafka_metrics_polling_interval_secs = int32(10, at_least(1), "How often the older metrics reporters look.")
     kafka_metrics_reporters = strings((), None, "Java classes that report the older metrics.")
-    leader_imbalance_check_interval_seconds = int64(
-        300, at_least(1), "How often the controller looks for leaderships to give back."
-    )
     log_cleaner_threads = int32(1, at_least(0), "Threads that compact.", update=CLUSTER_WIDE)
     log_dir_failure_timeout_ms = int64(
         30_000, at_least(1), "How long a broker may fail to report a broken data directory before it stops."

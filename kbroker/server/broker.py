@@ -11,9 +11,10 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -47,6 +48,7 @@ from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
 from kbroker.server.authorization import AllowAll
 from kbroker.server.client_quotas import address_rates
+from kbroker.server.cluster import find_broker_id, new_member, open_shared_tree
 from kbroker.server.connection_limits import ConnectionLimits
 from kbroker.server.context import Context
 from kbroker.server.deadlines import Deadlines
@@ -62,13 +64,16 @@ from kbroker.server.network import Network
 from kbroker.server.producer_ids import ProducerIds
 from kbroker.server.quotas import Quotas
 from kbroker.server.socket_server import SocketServer
+from kbroker.server.topic_creation import create_topics
 from kbroker.server.vitals import BrokerState, Vitals
+
+if TYPE_CHECKING:
+    from kbroker.controller.cluster_member import ClusterMember
 
 __all__ = ["run_broker"]
 
 logger = logging.getLogger(__name__)
 
-EMBEDDED_BROKER_ID = 1
 GRACE_SECONDS = 5.0
 
 Addresses = list[tuple[str, int]]
@@ -94,10 +99,29 @@ async def run_broker(
     began = clock.monotonic()
     vitals = Vitals() if vitals is None else vitals
     vitals.state = BrokerState.STARTING
-    broker_id = config.broker_id if config.broker_id >= 0 else EMBEDDED_BROKER_ID
     paths = (data_dir,) if data_dir is not None else config.data_dirs
     files = FileCache(OsFileSystem(), limit=raise_descriptor_limit())
-    directories, broken = _open_directories(files, paths, broker_id)
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(open_shared_tree(config)) if config.zookeeper_connect else None
+        broker_id = await find_broker_id(config, shared, paths)
+        directories, broken = _open_directories(files, paths, broker_id)
+        await _run_on(directories, broken, broker_id, shared, config, clock, began, topics, on_ready, stop, interceptor, vitals)
+
+
+async def _run_on(
+    directories: Sequence[DataDirectory],
+    broken: Mapping[str, StorageFailure],
+    broker_id: int,
+    shared: Tree | None,
+    config: BrokerConfig,
+    clock: Clock,
+    began: float,
+    topics: Sequence[tuple[str, int]],
+    on_ready: Callable[[Addresses], None],
+    stop: trio.Event,
+    interceptor: Interceptor | None,
+    vitals: Vitals,
+) -> None:
     try:
         flusher = Flusher(clock)
         table = PartitionTable(
@@ -109,8 +133,16 @@ async def run_broker(
             random_name=lambda: os.urandom(16).hex(),
             broken=broken,
         )
-        async with _open_tree(config, directories[0]) as tree:
-            controller = Controller(tree, broker_id=broker_id, config=config, clock=clock, random_bytes=os.urandom)
+        async with _open_tree(shared, directories[0]) as tree:
+            controller = Controller(
+                tree,
+                broker_id=broker_id,
+                config=config,
+                clock=clock,
+                random_bytes=os.urandom,
+                is_shared=shared is not None,
+            )
+            member = None if shared is None else new_member(controller, shared, broker_id, config, clock)
             controller.add_listener(table.on_image)
             controller.add_preparer(table.prepare)
             await controller.load()
@@ -124,7 +156,7 @@ async def run_broker(
             vitals.state = BrokerState.RECOVERY
             recovered = await table.recover()
             vitals.state = BrokerState.STARTING
-            broker = _Broker(broker_id, config, clock, controller, table, flusher, vitals, began)
+            broker = _Broker(broker_id, config, clock, controller, member, table, flusher, vitals, began)
             await broker.run(topics, recovered, on_ready, stop, interceptor)
     except BaseException:
         for directory in directories:
@@ -155,8 +187,6 @@ def _refuse_what_is_not_served(config: BrokerConfig) -> None:
     for endpoint in config.endpoints:
         if endpoint.security_protocol != "PLAINTEXT":
             raise UserError(f"{endpoint} asks for {endpoint.security_protocol}, and only PLAINTEXT is served yet")
-    if config.zookeeper_connect:
-        raise UserError("zookeeper.connect is set, but clusters are not served yet: remove it to run a single node")
 
 
 def _open_directories(
@@ -184,7 +214,10 @@ def _open_directories(
 
 
 @asynccontextmanager
-async def _open_tree(config: BrokerConfig, directory: DataDirectory) -> AsyncIterator[Tree]:
+async def _open_tree(shared: Tree | None, directory: DataDirectory) -> AsyncIterator[Tree]:
+    if shared is not None:
+        yield shared
+        return
     async with open_embedded_tree(os.path.join(directory.path, METADATA_FILE)) as tree:
         yield tree
 
@@ -198,6 +231,7 @@ class _Broker:
         config: BrokerConfig,
         clock: Clock,
         controller: Controller,
+        member: ClusterMember | None,
         table: PartitionTable,
         flusher: Flusher,
         vitals: Vitals,
@@ -207,6 +241,7 @@ class _Broker:
         self._config = config
         self._clock = clock
         self._controller = controller
+        self._member = member
         self._table = table
         self._flusher = flusher
         self._vitals = vitals
@@ -235,10 +270,9 @@ class _Broker:
             try:
                 listeners = [server.listen(each.name, each.host, each.port) for each in config.endpoints]
                 ports = {listener.name: listener.port for listener in listeners}
-                await self._controller.register(_advertised(config, ports))
-                if recovered:
-                    await self._controller.bump_leader_epochs(recovered)
-                await self._create_topics(topics)
+                await self._register(background, _advertised(config, ports), recovered)
+                if self._member is None:
+                    await self._create_topics(topics)
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
                 background.start_soon(self._maintenance(context).run)
@@ -252,11 +286,16 @@ class _Broker:
                 background.start_soon(context.groups.run)
                 background.start_soon(context.transactions.run)
                 await background.start(server.run)
+                if self._member is not None:
+                    await self._member.wait_until_told()
+                    await self._create_topics(topics)
                 vitals.state = BrokerState.RUNNING
                 self._tell_ready(listeners)
                 on_ready([address for listener in listeners for address in listener.addresses])
                 await stop.wait()
                 vitals.state = BrokerState.SHUTTING_DOWN
+                if self._member is not None and config.controlled_shutdown_enable:
+                    await self._member.leave()
                 logger.info("stopping: connections have %d s to get their answers", GRACE_SECONDS)
                 server.stop_accepting()
                 self._table.answer_waiters()
@@ -264,12 +303,25 @@ class _Broker:
                 context.groups.stop()
                 await server.stop(GRACE_SECONDS)
             finally:
+                if self._member is not None:
+                    self._member.give_up()
                 server.stop_accepting()
                 background.cancel_scope.cancel()
 
     def _maintenance(self, context: Context) -> Maintenance:
         bump = self._controller.bump_leader_epochs
         return Maintenance(self._table, self._flusher, self._config, self._clock, context.quotas, bump)
+
+    async def _register(
+        self, background: trio.Nursery, endpoints: Sequence[Endpoint], recovered: Sequence[tuple[str, int]]
+    ) -> None:
+        """Whoever joins a cluster leads nothing until the controller says so, under an epoch of its own."""
+        if self._member is not None:
+            await background.start(self._member.run, endpoints)
+            return
+        await self._controller.register(endpoints)
+        if recovered:
+            await self._controller.bump_leader_epochs(recovered)
 
     def _tell_ready(self, listeners: Sequence[Listener]) -> None:
         seconds = self._clock.monotonic() - self._began
@@ -299,6 +351,7 @@ class _Broker:
             transactions=self._transactions(deadlines, groups),
             quotas=self._quotas(deadlines),
             nursery=nursery,
+            member=self._member,
         )
 
     def _fetchers(self, network: Network) -> ReplicaFetchers:
@@ -381,11 +434,12 @@ class _Broker:
     async def _create_internal_topic(self, name: str) -> None:
         controller = self._controller
         broker_count = len(controller.image.brokers)
-        await controller.create_topics([new_topic(name, self._config, broker_count=broker_count)])
+        wanted = new_topic(name, self._config, broker_count=broker_count)
+        await create_topics(controller, self._member, [wanted])
 
     async def _create_topics(self, topics: Sequence[tuple[str, int]]) -> None:
         wanted = [NewTopic(name, partitions=count) for name, count in topics]
-        outcomes = await self._controller.create_topics(wanted) if wanted else []
+        outcomes = await create_topics(self._controller, self._member, wanted) if wanted else []
         for (name, _), outcome in zip(topics, outcomes, strict=True):
             if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise UserError(f"topic {name} cannot be created: {outcome.message}")
