@@ -546,9 +546,7 @@ class BrokerConfig(InactiveBrokerConfig):
     replica_fetch_wait_max_ms = int32(500, None, "How long a follower's fetch may wait for them.")
     replica_lag_time_max_ms = int64(30_000, None, "Lag after which a follower leaves the in-sync set.")
     replica_socket_timeout_ms = int32(30_000, None, "Timeout of connections to leaders.")
-    reserved_broker_max_id = int32(
-        1000, at_least(0), "Generated broker ids begin above this one.", retired=True
-    )
+    reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids begin above this one.", retired=True)
     socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.", acts=False)
     socket_receive_buffer_bytes = int32(
         -1, None, "The system's receive buffer of a connection; -1 leaves it to the system."

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from kbroker.controller.image import Partition as PartitionState
+from kbroker.controller.isr_rules import IsrProposal
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.peers import Decision
 
-__all__ = ["IsrProposer", "IsrWish"]
+__all__ = ["IsrProposer"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,20 +38,11 @@ _FINAL: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class IsrWish:
-    topic: str
-    index: int
-    isr: tuple[int, ...]
-    leader_epoch: int
-    partition_epoch: int
-
-
 class IsrProposer:
-    def __init__(self, alter: Callable[[Sequence[IsrWish]], Awaitable[Sequence[PartitionState | Refusal]]]) -> None:
-        """`alter` asks the controller, and answers for each wish; Refusal: it could not be asked."""
+    def __init__(self, alter: Callable[[Sequence[IsrProposal]], Awaitable[Sequence[PartitionState | Refusal]]]) -> None:
+        """`alter` asks the controller, and answers for each proposal; Refusal: it could not be asked."""
         self._alter = alter
-        self._waiting: list[tuple[IsrWish, Callable[[Decision], None]]] = []
+        self._waiting: list[tuple[IsrProposal, Callable[[Decision], None]]] = []
         self._has_work = trio.Event()
 
     def propose(
@@ -64,7 +55,7 @@ class IsrProposer:
         partition_epoch: int,
         done: Callable[[Decision], None],
     ) -> None:
-        self._waiting.append((IsrWish(topic, index, isr, leader_epoch, partition_epoch), done))
+        self._waiting.append((IsrProposal(topic, index, leader_epoch, partition_epoch, isr), done))
         self._has_work.set()
 
     async def run(self) -> None:
@@ -80,20 +71,20 @@ class IsrProposer:
                 self._has_work.set()
 
     async def _ask(
-        self, taken: list[tuple[IsrWish, Callable[[Decision], None]]]
-    ) -> list[tuple[IsrWish, Callable[[Decision], None]]]:
+        self, taken: list[tuple[IsrProposal, Callable[[Decision], None]]]
+    ) -> list[tuple[IsrProposal, Callable[[Decision], None]]]:
         """What has to be asked again."""
         try:
-            outcomes = await self._alter([wish for wish, _ in taken])
+            outcomes = await self._alter([proposal for proposal, _ in taken])
         except Refusal as refusal:
             logger.info("the controller cannot be asked for in-sync sets, and is asked again: %s", refusal)
             return taken
         again = []
-        for (wish, done), outcome in zip(taken, outcomes, strict=True):
+        for (proposal, done), outcome in zip(taken, outcomes, strict=True):
             if not isinstance(outcome, Refusal):
                 done(outcome)
             elif outcome.code in _FINAL:
                 done(ErrorCode(outcome.code))
             else:
-                again.append((wish, done))
+                again.append((proposal, done))
         return again

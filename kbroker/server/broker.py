@@ -40,6 +40,7 @@ from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, TRANSACTION_STATE, ra
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.fetcher import ReplicaFetchers
 from kbroker.replication.flusher import Flusher
+from kbroker.replication.isr_proposer import IsrProposer
 from kbroker.replication.lag_watch import LagWatch
 from kbroker.replication.log_cleaner import LogCleaner
 from kbroker.replication.log_dir_mover import LogDirMover
@@ -105,7 +106,9 @@ async def run_broker(
         shared = await stack.enter_async_context(open_shared_tree(config)) if config.zookeeper_connect else None
         broker_id = await find_broker_id(config, shared, paths)
         directories, broken = _open_directories(files, paths, broker_id)
-        await _run_on(directories, broken, broker_id, shared, config, clock, began, topics, on_ready, stop, interceptor, vitals)
+        await _run_on(
+            directories, broken, broker_id, shared, config, clock, began, topics, on_ready, stop, interceptor, vitals
+        )
 
 
 async def _run_on(
@@ -316,8 +319,12 @@ class _Broker:
         self, background: trio.Nursery, endpoints: Sequence[Endpoint], recovered: Sequence[tuple[str, int]]
     ) -> None:
         """Whoever joins a cluster leads nothing until the controller says so, under an epoch of its own."""
-        if self._member is not None:
-            await background.start(self._member.run, endpoints)
+        member = self._member
+        if member is not None:
+            proposer = IsrProposer(lambda proposals: member.link.alter_partitions(member.broker_epoch, proposals))
+            self._table.peers.proposals = proposer
+            background.start_soon(proposer.run)
+            await background.start(member.run, endpoints)
             return
         await self._controller.register(endpoints)
         if recovered:

@@ -8,9 +8,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.controller.image import Partition as PartitionState
+from kbroker.controller.isr_rules import IsrProposal
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.replication.isr_proposer import IsrProposer, IsrWish
+from kbroker.replication.isr_proposer import IsrProposer
 from kbroker.replication.peers import Decision
 
 STATE = PartitionState(1, 3, (1, 2), (1, 2), 8)
@@ -22,7 +23,7 @@ class Controller:
         self.asked: list[list[str]] = []
         self.is_away = False
 
-    async def alter(self, wishes: Sequence[IsrWish]) -> list[PartitionState | Refusal]:
+    async def alter(self, wishes: Sequence[IsrProposal]) -> list[PartitionState | Refusal]:
         self.asked.append([wish.topic for wish in wishes])
         await trio.lowlevel.checkpoint()
         if self.is_away:
