@@ -388,8 +388,16 @@ class PartitionTable:
         """Recovery points, high watermarks and log starts to disk. One at a time: they are files with fixed names."""
         async with self._checkpointing:
             for directory in self.directories:
-                if not self.gates[directory.path].is_offline:
+                gate = self.gates[directory.path]
+                if gate.is_offline:
+                    continue
+                try:
                     await trio.to_thread.run_sync(directory.write_checkpoints, directory.take_checkpoints())
+                except StorageFailure as failure:  # of this directory alone
+                    if failure.is_full:
+                        logger.error("the checkpoints of %s are tried again later: %s", directory.path, failure)
+                    else:
+                        gate.close(failure)
 
     async def checkpoint_cleaner(self, directory: DataDirectory) -> None:
         """How far the logs of a directory are compacted, to disk."""
