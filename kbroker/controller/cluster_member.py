@@ -34,7 +34,16 @@ from kbroker.controller.differences import differences
 from kbroker.controller.event_queue import Event, EventQueue
 from kbroker.controller.feed import read_brokers, read_entity_configs, read_named_topics, read_topics
 from kbroker.controller.image import NO_LEADER, Broker, Image
-from kbroker.controller.tree import ConnectionLost, Delete, NoNode, SessionLost, SessionState, Tree, WatchEvent
+from kbroker.controller.tree import (
+    ConnectionLost,
+    Delete,
+    NoNode,
+    SessionLost,
+    SessionState,
+    Tree,
+    TreeError,
+    WatchEvent,
+)
 from kbroker.errors import Refusal
 from kbroker.names import RandomBytes
 
@@ -46,6 +55,7 @@ logger = logging.getLogger(__name__)
 _ANNOUNCEMENT_MS: Final = 15 * 60_000
 _TOLD_SECONDS: Final = 10.0
 _LEAVE_SECONDS: Final = 10.0
+_CONFLICT_SECONDS: Final = 0.1
 
 
 class ClusterMember:
@@ -172,6 +182,11 @@ class ClusterMember:
                 self._events.put(Event.SESSION)
         except Refusal as refusal:
             logger.info("the controller's work was cut short: %s", refusal.message)
+        except TreeError as failure:
+            # Somebody else works on the same nodes, by hand perhaps: look again at what has become of them.
+            logger.warning("the tree is not as it was read: %r", failure)
+            await trio.sleep(_CONFLICT_SECONDS)
+            self._events.put(Event.CONFLICT if self._ledger.is_active else Event.SESSION)
 
     async def _act(self, event: Event) -> None:
         async with self._ledger.turn():
@@ -206,7 +221,9 @@ class ClusterMember:
     async def _rejoin(self) -> None:
         if self._tree.session_state is not SessionState.CONNECTED:
             return
-        if self._session_id != self._tree.session_id:
+        stat = await self._tree.exists(znodes.broker_path(self._broker_id))
+        is_registered = stat is not None and stat.ephemeral_owner == self._tree.session_id
+        if self._session_id != self._tree.session_id or not is_registered:
             self._resign()
             await self._join()
             logger.info("registered anew, under epoch %d", self.broker_epoch)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,13 @@ async def test_a_topic_that_cannot_be_created_stops_the_start(tmp_path: Path) ->
     said = await refusal(tmp_path, {}, [("a.b", 1), ("a_b", 1)])
     assert said.startswith("topic a_b cannot be created: ")
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_cluster_of_one_loads_nothing_of_clusters() -> None:
+    code = (
+        "import sys, kbroker.server.broker\n"
+        "names = ('kazoo', 'kbroker.client', 'kbroker.controller.cluster_member')\n"
+        "sys.exit(', '.join(name for name in names if name in sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert found.stderr.strip() == ""
