@@ -7,7 +7,8 @@ registration and the controller's seat with it: the broker then registers anew, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -46,6 +47,7 @@ from kbroker.controller.tree import (
 )
 from kbroker.errors import Refusal
 from kbroker.names import RandomBytes
+from kbroker.protocol.error_codes import ErrorCode
 
 __all__ = ["ClusterMember"]
 
@@ -55,6 +57,7 @@ logger = logging.getLogger(__name__)
 _ANNOUNCEMENT_MS: Final = 15 * 60_000
 _TOLD_SECONDS: Final = 10.0
 _LEAVE_SECONDS: Final = 10.0
+_BUMP_SECONDS: Final = 10.0
 _CONFLICT_SECONDS: Final = 0.1
 
 
@@ -146,6 +149,30 @@ class ClusterMember:
     def give_up(self) -> None:
         """Nothing more is waited for."""
         self._ledger.stop_by(trio.current_time())
+
+    async def bump_leader_epochs(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """New leader epochs for partitions that are led here; Refusal: not yet.
+
+        No request asks a controller for that. Whoever is not the controller gives its registration up and registers
+        anew: all that it led is elected anew then, by a controller of Apache Kafka's too.
+        """
+        wanted = list(partitions)
+        if self._ledger.is_active:
+            await self._controller.bump_leader_epochs(wanted)
+            return
+        before = {key: state.leader_epoch for key in wanted if (state := self._ledger.image.partition(*key))}
+        logger.warning("registering anew, so that %d partitions get new leader epochs", len(before))
+        with suppress(ConnectionLost, SessionLost, NoNode):  # it registers anew then too
+            await self._tree.delete(znodes.broker_path(self._broker_id))
+        self._events.put(Event.SESSION)
+        with trio.move_on_after(_BUMP_SECONDS):
+            while any(
+                (state := self._ledger.image.partition(*key)) is not None and state.leader_epoch <= epoch
+                for key, epoch in before.items()
+            ):
+                await self.link.wait_changed()
+            return
+        raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "No controller has elected leaders anew.")
 
     def _told_something(self) -> None:
         self._told.set()

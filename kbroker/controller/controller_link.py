@@ -49,6 +49,10 @@ class ControllerLink:
         self._changed.set()
         self._changed = trio.Event()
 
+    async def wait_changed(self) -> None:
+        """Until the image is another."""
+        await self._changed.wait()
+
     @property
     def _image(self) -> Image:
         return self._controller.image

@@ -15,7 +15,7 @@ import trio
 
 from kbroker.config import BrokerConfig
 from kbroker.controller import znodes
-from kbroker.controller.changes import Change, EntityConfigsChanged, TopicConfigsChanged, apply
+from kbroker.controller.changes import Change, EntityConfigsChanged, PartitionsChanged, TopicConfigsChanged, apply
 from kbroker.controller.image import Image, Topic
 from kbroker.controller.tree import (
     ANY_VERSION,
@@ -129,6 +129,12 @@ class Ledger:
             changes = [*changes, *self._take_broker_configs(changes)]
             for listener in self._listeners:
                 listener(self.image, changes)
+
+    def retell(self, topic: str, index: int) -> None:
+        """A partition's state once more, to all who listen: whoever could not follow it before may be able to now."""
+        state = self.image.partition(topic, index)
+        if state is not None:
+            self.commit([PartitionsChanged(topic, {index: state})])
 
     def _take_broker_configs(self, changes: Sequence[Change]) -> list[Change]:
         """Puts this broker's dynamic configs into effect; topics that fall back to them are changed along."""

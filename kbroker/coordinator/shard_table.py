@@ -136,7 +136,7 @@ class ShardTable(Generic[D]):
     def _take_over(self, index: int, partition: Partition) -> None:
         driver = self.drivers[index] = self._new_driver(partition)
         # Before the start nothing may be read from a log, which may want to be recovered first.
-        if self._is_running and partition.log.log_end_offset == partition.log.log_start_offset:
+        if self._is_running and _is_empty(partition):
             driver.on_loaded()
         else:
             self._to_load[index] = None
@@ -183,3 +183,11 @@ class ShardTable(Generic[D]):
 
     async def _load(self, driver: D, partition: Partition) -> None:
         await Loader(partition, lambda report: self._new_replay(driver, report), self._clock).load()
+
+
+def _is_empty(partition: Partition) -> bool:
+    """So that there is nothing to load. One that cannot be read is no such."""
+    try:
+        return partition.log.log_end_offset == partition.log.log_start_offset
+    except StorageFailure:
+        return False

@@ -17,7 +17,7 @@ from kbroker.config import BrokerConfig, TopicConfig, topic_config
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicConfigsChanged, TopicRemoved
 from kbroker.controller.image import Image, Topic
 from kbroker.controller.image import Partition as PartitionState
-from kbroker.errors import StorageFailure
+from kbroker.errors import RecoveryNeeded, StorageFailure
 from kbroker.log.directory import DataDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
@@ -72,6 +72,11 @@ class PartitionTable:
         self._prepared: dict[tuple[bytes, int], DataDirectory] = {}  # by topic id: directories that have been made
         self._is_starting = True
         self._deferred: dict[Partition, PartitionState] = {}
+        self.waiting: dict[Partition, PartitionState] = {}
+        """Roles that their logs cannot take yet: see `late_recovery`."""
+        self._spent_epochs: dict[Partition, int] = {}  # in which this broker may have led before it died
+        self.retell: Callable[[str, int], None] = lambda topic, index: None
+        """Lets all who follow the image, this table too, hear of a partition once more."""
         self._checkpointing = trio.Lock()
 
     def __iter__(self) -> Iterator[Partition]:
@@ -179,6 +184,9 @@ class PartitionTable:
                 if partition is None:
                     partition = self._open(topic, index, config, for_log)
                 self._give_role(partition, state)
+            except RecoveryNeeded:
+                assert partition is not None
+                self.waiting[partition] = state
             except StorageFailure as failure:
                 logger.error("%s-%d cannot be opened: %s", topic.name, index, failure)
                 self._incomplete[topic.name] = topic
@@ -189,14 +197,35 @@ class PartitionTable:
         # Whoever is answered while it changes, or if its log cannot be read, finds no leader here.
         led[partition.index] = None
         self.followers[key] = partition
+        self.waiting.pop(partition, None)
         if self._is_starting and len(state.replicas) > 1:
             self._deferred[partition] = state  # its log may want to be recovered first, which takes a thread
+        elif self._has_to_wait(partition, state):
+            self.waiting[partition] = state
         elif state.leader == self._broker_id:
             partition.become_leader(state, self.peers)
         else:
             partition.become_follower(state, self.peers)
         if partition.is_leader:
             led[partition.index] = self.followers.pop(key)
+            self._spent_epochs.pop(partition, None)
+
+    def _has_to_wait(self, partition: Partition, state: PartitionState) -> bool:
+        if state.leader == self._broker_id and self._is_spent(partition, state):
+            return True
+        return len(state.replicas) > 1 and partition.log.needs_recovery
+
+    def _is_spent(self, partition: Partition, state: PartitionState) -> bool:
+        """It led in this epoch before it died: what it lost then must not get other records' offsets in the same."""
+        return state.leader_epoch <= self._spent_epochs.get(partition, -1)
+
+    def needs_new_epoch(self, partition: Partition) -> bool:
+        """Before it is recovered. Where there are other replicas a role that was not taken yet has an epoch of its own,
+        and followers are cut to their leader's history."""
+        state = self.waiting.get(partition)
+        if state is None:
+            return partition.is_leader
+        return len(state.replicas) == 1 or self._is_spent(partition, state)
 
     def _drop(self, partition: Partition) -> None:
         """No replica is to be here any more."""
@@ -207,6 +236,8 @@ class PartitionTable:
         self._delete(*key)
 
     def _leave(self, partition: Partition) -> None:
+        self.waiting.pop(partition, None)
+        self._spent_epochs.pop(partition, None)
         self.peers.replicated.pop(partition, None)
         partition.leave()
 
@@ -346,8 +377,8 @@ class PartitionTable:
         """After a crash: scan what may be torn, in one thread. Returns the partitions that need a new leader epoch.
 
         Those are all that were scanned and have no other replica: a log that lost whole batches looks like one that
-        lost nothing. Where there are others, the controller has elected a leader when this one went. Not in several
-        threads: all logs share one cache of open files, which knows none.
+        lost nothing. In a cluster the controller gives new ones by its elections, and the old ones are not taken. Not
+        in several threads: all logs share one cache of open files, which knows none.
         """
         self._is_starting = False
         unclean = [each for each in self if each.log.needs_recovery]
@@ -357,6 +388,11 @@ class PartitionTable:
             for chunk in _chunks(unclean, 64):
                 await self._recover_chunk(chunk)
             logger.info("recovered %d partitions in %.2f s", len(unclean), self._clock.monotonic() - began)
+        for each in unclean:
+            if not each.is_leader:
+                self._spent_epochs[each] = (
+                    self._deferred[each].leader_epoch if each in self._deferred else each.leader_epoch
+                )
         self._give_deferred_roles()
         return [
             (each.topic, each.index)
@@ -370,6 +406,8 @@ class PartitionTable:
             if not partition.is_gone:
                 try:
                     self._give_role(partition, state)
+                except RecoveryNeeded:
+                    self.waiting[partition] = state
                 except StorageFailure as failure:
                     logger.error("%s-%d cannot be opened: %s", partition.topic, partition.index, failure)
 

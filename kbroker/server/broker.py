@@ -11,8 +11,8 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -102,41 +102,16 @@ async def run_broker(
     vitals.state = BrokerState.STARTING
     paths = (data_dir,) if data_dir is not None else config.data_dirs
     files = FileCache(OsFileSystem(), limit=raise_descriptor_limit())
-    async with AsyncExitStack() as stack:
-        shared = await stack.enter_async_context(open_shared_tree(config)) if config.zookeeper_connect else None
-        broker_id = await find_broker_id(config, shared, paths)
-        directories, broken = _open_directories(files, paths, broker_id)
-        await _run_on(
-            directories, broken, broker_id, shared, config, clock, began, topics, on_ready, stop, interceptor, vitals
-        )
-
-
-async def _run_on(
-    directories: Sequence[DataDirectory],
-    broken: Mapping[str, StorageFailure],
-    broker_id: int,
-    shared: Tree | None,
-    config: BrokerConfig,
-    clock: Clock,
-    began: float,
-    topics: Sequence[tuple[str, int]],
-    on_ready: Callable[[Addresses], None],
-    stop: trio.Event,
-    interceptor: Interceptor | None,
-    vitals: Vitals,
-) -> None:
     try:
-        flusher = Flusher(clock)
-        table = PartitionTable(
-            directories,
-            broker_id=broker_id,
-            config=config,
-            flusher=flusher,
-            clock=clock,
-            random_name=lambda: os.urandom(16).hex(),
-            broken=broken,
-        )
-        async with _open_tree(shared, directories[0]) as tree:
+        async with AsyncExitStack() as stack:
+            shared = await stack.enter_async_context(open_shared_tree(config)) if config.zookeeper_connect else None
+            broker_id = await find_broker_id(config, shared, paths)
+            flusher = Flusher(clock)
+            table = stack.enter_context(_open_table(files, paths, broker_id, config, flusher, clock))
+            if shared is None:
+                tree = await stack.enter_async_context(_open_own_tree(table.directories[0]))
+            else:
+                tree = shared
             controller = Controller(
                 tree,
                 broker_id=broker_id,
@@ -148,27 +123,51 @@ async def _run_on(
             member = None if shared is None else new_member(controller, shared, broker_id, config, clock)
             controller.add_listener(table.on_image)
             controller.add_preparer(table.prepare)
+            table.retell = controller.ledger.retell
             await controller.load()
-            for directory in directories:
-                try:
-                    directory.set_cluster_id(controller.image.cluster_id)
-                except StorageFailure as failure:
-                    table.gates[directory.path].close(failure)
-            _tell_start(vitals.version, broker_id, controller.image, directories)
+            _set_cluster_id(table, controller.image.cluster_id)
+            _tell_start(vitals.version, broker_id, controller.image, table.directories)
             controller.add_listener(EventLog(controller.image).on_image)
             vitals.state = BrokerState.RECOVERY
             recovered = await table.recover()
             vitals.state = BrokerState.STARTING
             broker = _Broker(broker_id, config, clock, controller, member, table, flusher, vitals, began)
             await broker.run(topics, recovered, on_ready, stop, interceptor)
+    finally:
+        vitals.state = BrokerState.NOT_RUNNING
+    logger.info("stopped")
+
+
+@contextmanager
+def _open_table(
+    files: FileCache, paths: Sequence[str], broker_id: int, config: BrokerConfig, flusher: Flusher, clock: Clock
+) -> Iterator[PartitionTable]:
+    """Closed when all went well; else its directories are let go as they are, and recovered at the next start."""
+    directories, broken = _open_directories(files, paths, broker_id)
+    try:
+        table = PartitionTable(
+            directories,
+            broker_id=broker_id,
+            config=config,
+            flusher=flusher,
+            clock=clock,
+            random_name=lambda: os.urandom(16).hex(),
+            broken=broken,
+        )
+        yield table
     except BaseException:
         for directory in directories:
             directory.release()
         raise
-    finally:
-        vitals.state = BrokerState.NOT_RUNNING
     table.close()
-    logger.info("stopped")
+
+
+def _set_cluster_id(table: PartitionTable, cluster_id: str) -> None:
+    for directory in table.directories:
+        try:
+            directory.set_cluster_id(cluster_id)
+        except StorageFailure as failure:
+            table.gates[directory.path].close(failure)
 
 
 def _tell_start(version: str, broker_id: int, image: Image, directories: Sequence[DataDirectory]) -> None:
@@ -216,13 +215,8 @@ def _open_directories(
     return opened, broken
 
 
-@asynccontextmanager
-async def _open_tree(shared: Tree | None, directory: DataDirectory) -> AsyncIterator[Tree]:
-    if shared is not None:
-        yield shared
-        return
-    async with open_embedded_tree(os.path.join(directory.path, METADATA_FILE)) as tree:
-        yield tree
+def _open_own_tree(directory: DataDirectory) -> AbstractAsyncContextManager[Tree]:
+    return open_embedded_tree(os.path.join(directory.path, METADATA_FILE))
 
 
 class _Broker:
@@ -312,7 +306,7 @@ class _Broker:
                 background.cancel_scope.cancel()
 
     def _maintenance(self, context: Context) -> Maintenance:
-        bump = self._controller.bump_leader_epochs
+        bump = (self._member or self._controller).bump_leader_epochs
         return Maintenance(self._table, self._flusher, self._config, self._clock, context.quotas, bump)
 
     async def _register(

@@ -28,6 +28,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.fetcher import ReplicaFetchers
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.lag_watch import LagWatch
+from kbroker.replication.late_recovery import recover_unsound
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.replication.peers import Decision, Peers
@@ -56,6 +57,10 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.001)
 
 
+async def _no_bump(partitions: Sequence[tuple[str, int]]) -> None:
+    raise AssertionError(f"{partitions} have other replicas")
+
+
 class Told:
     """A broker's controller: it knows what it was told."""
 
@@ -70,6 +75,11 @@ class Told:
         self.image = apply(self.image, changes)
         for listener in self._listeners:
             listener(self.image, changes)
+
+    def retell(self, topic: str, index: int) -> None:
+        state = self.image.partition(topic, index)
+        assert state is not None
+        self.hear(PartitionsChanged(topic, {index: state}))
 
 
 class Node:
@@ -99,6 +109,7 @@ class Node:
             random_name=lambda: os.urandom(16).hex(),
             peers=self.peers,
         )
+        self.table.retell = self.controller.retell
         await self.table.recover()
         self.fetchers = fetchers = ReplicaFetchers(self.table, flusher, config, clock, broker_id=self.id)
         deadlines, append_run = Deadlines(), AppendRun(clock)
@@ -194,6 +205,7 @@ class Cluster:
             node.controller.image = Image(cluster_id="test")
             known = [BrokerAdded(each) for each in self.image.brokers.values() if each.id != broker_id]
             node.controller.hear(*known, *(TopicAdded(topic) for topic in self.image.topics.values()))
+            await recover_unsound(node.table, _no_bump)
             self.tell(BrokerAdded(Broker(broker_id, 1, (endpoint,))))
 
     async def kill(self, broker_id: int) -> None:

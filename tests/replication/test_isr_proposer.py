@@ -24,7 +24,7 @@ class Controller:
         self.is_away = False
 
     async def alter(self, wishes: Sequence[IsrProposal]) -> list[PartitionState | Refusal]:
-        self.asked.append([wish.topic for wish in wishes])
+        self.asked.append([wish.topic_name for wish in wishes])
         await trio.lowlevel.checkpoint()
         if self.is_away:
             raise Refusal(ErrorCode.REQUEST_TIMED_OUT)
