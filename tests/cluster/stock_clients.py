@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -105,6 +105,8 @@ class Group:
                     consumer.commit(asynchronous=False)
                 except KafkaException:
                     continue  # its coordinator is away: the next one carries this too
+        with suppress(KafkaException):  # nothing is left to commit
+            consumer.commit(asynchronous=False)
         consumer.close()
 
     @contextmanager
@@ -115,6 +117,15 @@ class Group:
         finally:
             self._stop.set()
             self._thread.join()
+
+
+def committed(bootstrap: str, topic: str, partitions: int, group: str) -> list[int]:
+    consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        wanted = [TopicPartition(topic, index) for index in range(partitions)]
+        return [each.offset for each in consumer.committed(wanted, timeout=PATIENCE_SECONDS)]
+    finally:
+        consumer.close()
 
 
 def read_all(bootstrap: str, topic: str, partition: int) -> list[bytes]:

@@ -10,7 +10,7 @@ import trio
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.cluster.conftest import PATIENCE_SECONDS, RunningCluster
-from tests.cluster.stock_clients import Group, NumberedRecords, read_all
+from tests.cluster.stock_clients import Group, NumberedRecords, committed, read_all
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -87,6 +87,9 @@ async def test_nothing_acknowledged_is_lost_when_a_leader_and_the_controller_are
         sent = {value for values in records.sent for value in values}
         await eventually(lambda: group.read == sent, lambda: (len(sent), len(group.read), three.log()))
     await trio.to_thread.run_sync(check_records, records, three)
+    offsets = await trio.to_thread.run_sync(committed, three.bootstrap, TOPIC, PARTITIONS, "readers")
+    assert offsets == [len(values) for values in records.sent]
+    assert "Traceback" not in three.log()
 
 
 async def test_producers_notice_nothing_when_brokers_are_restarted_in_turn(three: RunningCluster) -> None:
@@ -101,3 +104,4 @@ async def test_producers_notice_nothing_when_brokers_are_restarted_in_turn(three
             await all_in_sync(three)
         await goes_on(records, three)
     await trio.to_thread.run_sync(check_records, records, three)
+    assert "Traceback" not in three.log()
