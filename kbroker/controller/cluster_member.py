@@ -268,8 +268,7 @@ class ClusterMember:
         """Reads everything, tells everybody, and ends what the controller before left undone."""
         self._ledger.activate(seat.epoch_version)
         try:
-            self._ledger.commit([ControllerChanged(self._broker_id, seat.epoch)])
-            await self._read_anew(is_new=True)
+            await self._read_anew(seat)
         except BaseException:
             self._resign()
             self._events.put(Event.CONTROLLER)
@@ -277,11 +276,14 @@ class ClusterMember:
         logger.info("the controller now, under epoch %d", seat.epoch)
         self._told_something()
 
-    async def _read_anew(self, *, is_new: bool = False) -> None:
-        """Makes the image what the tree is, whatever was missed; then decides what is to be decided."""
+    async def _read_anew(self, seat: ControllerSeat | None = None) -> None:
+        """Makes the image what the tree is, whatever was missed; then decides what is to be decided.
+
+        `seat`: has just been taken.
+        """
         for path, event in ((znodes.TOPICS, Event.TOPICS), (znodes.DELETE_TOPICS, Event.DELETIONS)):
             await self._tree.children(path, self._watch(path, event))
-        if not is_new:
+        if seat is None:
             await self._follow_brokers()
         brokers = await self._read_brokers()
         loaded = await read_topics(self._tree, self._random_bytes)
@@ -290,11 +292,12 @@ class ClusterMember:
         self._ledger.check_active()
         image = self._ledger.image
         changes: list[Change] = [BrokerAdded(each) for each in brokers.values()]
-        seat = ControllerChanged(image.controller_id, image.controller_epoch)
-        fresh = apply(Image(cluster_id=image.cluster_id), [*changes, *configs, *loaded.changes, seat])
+        holder = (image.controller_id, image.controller_epoch) if seat is None else (seat.broker_id, seat.epoch)
+        changes += [*configs, *loaded.changes, ControllerChanged(*holder)]
+        fresh = apply(Image(cluster_id=image.cluster_id), changes)
         self._controller.leadership.leaving.intersection_update(brokers)
         self._ledger.commit(differences(image, fresh))
-        if is_new:
+        if seat is not None:
             self._channels.start(self._ledger.image)
         await self._controller.tidy(loaded.pending_deletions, loaded.topics_without_id)
         await self._controller.leadership.elect_leaders(drop_dead=True)

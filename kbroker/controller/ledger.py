@@ -94,9 +94,18 @@ class Ledger:
         self._deadline = self._scope.deadline = deadline
 
     @asynccontextmanager
+    async def operation(self) -> AsyncIterator[None]:
+        """Likewise, for what somebody asked for: they are told if the tree does not answer."""
+        try:
+            async with self.alone():
+                yield
+        except (ConnectionLost, SessionLost) as failure:
+            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
+
+    @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """Likewise, for what the controller alone may do."""
-        async with self.alone():
+        async with self.operation():
             self.check_active()
             yield
 
