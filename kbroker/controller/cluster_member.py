@@ -310,8 +310,9 @@ class ClusterMember:
 
     async def _follow_brokers(self) -> None:
         """Brokers come and go; one that bounced has gone, and then come: what it led is led by others meanwhile."""
-        known = self._ledger.image.brokers
         brokers = await self._read_brokers()
+        self._ledger.check_active()  # after each wait: another controller may have told us of its image
+        known = self._ledger.image.brokers
         gone = [each for each in known.values() if each.id not in brokers or brokers[each.id].epoch != each.epoch]
         leadership = self._controller.leadership
         leadership.leaving.difference_update(each.id for each in gone)
@@ -336,6 +337,7 @@ class ClusterMember:
         )
         if added:
             await self._ledger.prepare(added)
+        self._ledger.check_active()
         self._ledger.commit([*(TopicRemoved(each) for each in removed), *(TopicAdded(each) for each in added)])
         if added:
             await self._controller.tidy([], without_id)
@@ -344,6 +346,7 @@ class ClusterMember:
     async def _follow_deletions(self) -> None:
         watch = self._watch(znodes.DELETE_TOPICS, Event.DELETIONS)
         names = await self._tree.children(znodes.DELETE_TOPICS, watch)
+        self._ledger.check_active()
         topics = (self._ledger.image.topic(name) for name in names)
         self._ledger.commit([TopicRemoved(topic) for topic in topics if topic is not None])
         await self._controller.finish_deletions(names)

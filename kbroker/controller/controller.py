@@ -277,6 +277,7 @@ class Controller:
                 existing += await self._create_singly(group)
                 continue
             await self.ledger.prepare(group)
+            self.ledger.check_active()
             self.ledger.commit([TopicAdded(topic) for topic in group])
         return existing
 

@@ -125,6 +125,9 @@ class Ledger:
                 raise Refusal(ErrorCode.NOT_CONTROLLER, "Another broker has become the controller.") from failure
             except (ConnectionLost, SessionLost) as failure:
                 raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
+        if operations:
+            # Another controller may have told us of its own image meanwhile: it has read what was written here.
+            self.check_active()
 
     # The image
 
