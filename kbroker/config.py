@@ -539,9 +539,7 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     quota_window_num = int32(11, at_least(1), "Samples kept for the quotas of clients.")
     quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quotas of clients.")
-    reserved_broker_max_id = int32(
-        1000, at_least(0), "Generated broker ids begin above this one.", retired=True
-    )
+    reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids begin above this one.", retired=True)
     socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.", acts=False)
     socket_receive_buffer_bytes = int32(
         -1, None, "The system's receive buffer of a connection; -1 leaves it to the system."
