@@ -295,8 +295,7 @@ class ClusterMember:
         """Reads everything, tells everybody, and ends what the controller before left undone."""
         self._ledger.activate(seat.epoch_version)
         try:
-            self._ledger.commit([ControllerChanged(self._broker_id, seat.epoch)])
-            await self._read_anew(is_new=True)
+            await self._read_anew(seat)
         except BaseException:
             self._resign()
             self._events.put(Event.CONTROLLER)
@@ -304,11 +303,14 @@ class ClusterMember:
         logger.info("the controller now, under epoch %d", seat.epoch)
         self._told_something()
 
-    async def _read_anew(self, *, is_new: bool = False) -> None:
-        """Makes the image what the tree is, whatever was missed; then decides what is to be decided."""
+    async def _read_anew(self, seat: ControllerSeat | None = None) -> None:
+        """Makes the image what the tree is, whatever was missed; then decides what is to be decided.
+
+        `seat`: has just been taken.
+        """
         for path, event in ((znodes.TOPICS, Event.TOPICS), (znodes.DELETE_TOPICS, Event.DELETIONS)):
             await self._tree.children(path, self._watch(path, event))
-        if not is_new:
+        if seat is None:
             await self._follow_brokers()
         brokers = await self._read_brokers()
         loaded = await read_topics(self._tree, self._random_bytes)
@@ -317,11 +319,12 @@ class ClusterMember:
         self._ledger.check_active()
         image = self._ledger.image
         changes: list[Change] = [BrokerAdded(each) for each in brokers.values()]
-        seat = ControllerChanged(image.controller_id, image.controller_epoch)
-        fresh = apply(Image(cluster_id=image.cluster_id), [*changes, *configs, *loaded.changes, seat])
+        holder = (image.controller_id, image.controller_epoch) if seat is None else (seat.broker_id, seat.epoch)
+        changes += [*configs, *loaded.changes, ControllerChanged(*holder)]
+        fresh = apply(Image(cluster_id=image.cluster_id), changes)
         self._controller.leadership.leaving.intersection_update(brokers)
         self._ledger.commit(differences(image, fresh))
-        if is_new:
+        if seat is not None:
             self._channels.start(self._ledger.image)
         await self._controller.tidy(loaded.pending_deletions, loaded.topics_without_id)
         await self._controller.leadership.elect_leaders(drop_dead=True)
@@ -334,8 +337,9 @@ class ClusterMember:
 
     async def _follow_brokers(self) -> None:
         """Brokers come and go; one that bounced has gone, and then come: what it led is led by others meanwhile."""
-        known = self._ledger.image.brokers
         brokers = await self._read_brokers()
+        self._ledger.check_active()  # after each wait: another controller may have told us of its image
+        known = self._ledger.image.brokers
         gone = [each for each in known.values() if each.id not in brokers or brokers[each.id].epoch != each.epoch]
         leadership = self._controller.leadership
         leadership.leaving.difference_update(each.id for each in gone)
@@ -360,6 +364,7 @@ class ClusterMember:
         )
         if added:
             await self._ledger.prepare(added)
+        self._ledger.check_active()
         self._ledger.commit([*(TopicRemoved(each) for each in removed), *(TopicAdded(each) for each in added)])
         if added:
             await self._controller.tidy([], without_id)
@@ -368,6 +373,7 @@ class ClusterMember:
     async def _follow_deletions(self) -> None:
         watch = self._watch(znodes.DELETE_TOPICS, Event.DELETIONS)
         names = await self._tree.children(znodes.DELETE_TOPICS, watch)
+        self._ledger.check_active()
         topics = (self._ledger.image.topic(name) for name in names)
         self._ledger.commit([TopicRemoved(topic) for topic in topics if topic is not None])
         await self._controller.finish_deletions(names)

@@ -72,7 +72,8 @@ class ConfigWriter:
             write: Operation = SetData(path, data, version) if is_there else Create(path, data)
             if await self._write([write, announcement(f"topics/{name}")]):
                 break
-        self._ledger.commit([TopicConfigsChanged(name, configs)])
+        if name in self._ledger.image.topics:  # else we were told meanwhile that it is gone
+            self._ledger.commit([TopicConfigsChanged(name, configs)])
         warn_of_inactive(f"topic {name}", _changed(before, configs), TOPIC_CONFIGS)
 
     async def update_entity(self, entity: str, update: ConfigsUpdate, *, validate_only: bool) -> None:

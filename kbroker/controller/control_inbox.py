@@ -5,11 +5,12 @@ Never decides anything: a broker that is told of a newer controller than it know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import trio
 
+from kbroker.controller import znodes
 from kbroker.controller.changes import Change, ControllerChanged, TopicRemoved
 from kbroker.controller.control_requests import LEADER_DURING_DELETE
 from kbroker.controller.feed import read_named_topics
@@ -40,12 +41,21 @@ class ControlInbox:
         self._random_bytes = random_bytes
         self._broker_epoch = broker_epoch
         self._on_told = on_told
+        self._origin = (-1, -1)
+        """The epochs of the controller and of this broker under which it was told the last time."""
         # Not the ledger's: what needs nothing from the tree must not wait for it.
         self._lock = trio.Lock()
 
     async def update_metadata(self, body: Any) -> None:
         async with self._lock:
-            await self._take(body, told_topics(body), told_brokers(body))
+            topics = told_topics(body)
+            gone: set[bytes] = set()
+            origin = (body.controller_epoch, self._broker_epoch())
+            if origin != self._origin:
+                self._sender(body)
+                gone = await self._find_gone({each.name for each in topics})
+            await self._take(body, topics, told_brokers(body), gone)
+            self._origin = origin
             self._on_told()
 
     async def leader_and_isr(self, body: Any) -> dict[tuple[str, int], ErrorCode]:
@@ -102,7 +112,29 @@ class ControlInbox:
         self._ledger.depose()
         return [ControllerChanged(body.controller_id, body.controller_epoch)]
 
-    async def _take(self, body: Any, topics: Sequence[ToldTopic], brokers: Sequence[Broker] | None = None) -> None:
+    async def _find_gone(self, told: set[str]) -> set[bytes]:
+        """Topics that were deleted while nobody could tell us: between controllers, or while we had no session."""
+        tree = self._ledger.tree
+        kept = {name: topic.id for name, topic in self._ledger.image.topics.items() if name not in told}
+        try:
+            marked = set(await tree.children(znodes.DELETE_TOPICS))
+            nodes = await tree.get_many([znodes.topic_path(name) for name in kept])
+        except (ConnectionLost, SessionLost) as failure:
+            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
+        there = {
+            name
+            for (name, topic_id), node in zip(kept.items(), nodes, strict=True)
+            if node is not None and znodes.decode_topic(name, node.data).topic_id in (None, topic_id)
+        }
+        return {topic_id for name, topic_id in kept.items() if name in marked or name not in there}
+
+    async def _take(
+        self,
+        body: Any,
+        topics: Sequence[ToldTopic],
+        brokers: Sequence[Broker] | None = None,
+        gone: Collection[bytes] = (),
+    ) -> None:
         ledger = self._ledger
         self._sender(body)
         names = unknown_topics(ledger.image, topics)
@@ -118,4 +150,5 @@ class ControlInbox:
         changes = self._sender(body)
         if brokers is not None:
             changes += changes_of_brokers(ledger.image, brokers)
+        changes += [TopicRemoved(each) for each in map(ledger.image.topic_by_id, gone) if each is not None]
         ledger.commit([*changes, *changes_of_topics(ledger.image, topics, fresh)])

@@ -201,7 +201,7 @@ class Controller:
 
     async def update_topic_configs(self, name: str, update: ConfigsUpdate, *, validate_only: bool = False) -> None:
         """Overrides made from those that the topic has now. A topic that is not there is told of last, as in Kafka."""
-        async with self.ledger.alone():
+        async with self.ledger.operation():
             await self.configs.update_topic(name, update, validate_only=validate_only)
 
     async def update_entity_configs(self, entity: str, update: ConfigsUpdate, *, validate_only: bool = False) -> None:
@@ -209,7 +209,7 @@ class Controller:
 
         Those of this broker act from the moment that they are written.
         """
-        async with self.ledger.alone():
+        async with self.ledger.operation():
             await self.configs.update_entity(entity, update, validate_only=validate_only)
 
     async def bump_leader_epochs(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -277,6 +277,7 @@ class Controller:
                 existing += await self._create_singly(group)
                 continue
             await self.ledger.prepare(group)
+            self.ledger.check_active()
             self.ledger.commit([TopicAdded(topic) for topic in group])
         return existing
 

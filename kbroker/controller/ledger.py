@@ -94,9 +94,18 @@ class Ledger:
         self._deadline = self._scope.deadline = deadline
 
     @asynccontextmanager
+    async def operation(self) -> AsyncIterator[None]:
+        """Likewise, for what somebody asked for: they are told if the tree does not answer."""
+        try:
+            async with self.alone():
+                yield
+        except (ConnectionLost, SessionLost) as failure:
+            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
+
+    @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """Likewise, for what the controller alone may do."""
-        async with self.alone():
+        async with self.operation():
             self.check_active()
             yield
 
@@ -116,6 +125,9 @@ class Ledger:
                 raise Refusal(ErrorCode.NOT_CONTROLLER, "Another broker has become the controller.") from failure
             except (ConnectionLost, SessionLost) as failure:
                 raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
+        if operations:
+            # Another controller may have told us of its own image meanwhile: it has read what was written here.
+            self.check_active()
 
     # The image
 

@@ -93,8 +93,9 @@ class Members:
     async def start(self, broker_id: int, **properties: str) -> OneMember:
         tree = await self._sessions.open()
         settings = {name.replace("_", "."): text for name, text in properties.items()}
-        self.all[broker_id] = one = OneMember(broker_id, tree, self, settings)
+        one = OneMember(broker_id, tree, self, settings)
         await self._nursery.start(one.run)
+        self.all[broker_id] = one  # reachable from here on: a broker accepts nothing before it is registered
         return one
 
     async def kill(self, broker_id: int) -> None:
