@@ -7,7 +7,7 @@ registration and the controller's seat with it: the broker then registers anew, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -58,6 +58,7 @@ _ANNOUNCEMENT_MS: Final = 15 * 60_000
 _TOLD_SECONDS: Final = 10.0
 _LEAVE_SECONDS: Final = 10.0
 _BUMP_SECONDS: Final = 10.0
+_HANDED_OVER_SECONDS: Final = 2.0
 _CONFLICT_SECONDS: Final = 0.1
 
 
@@ -142,9 +143,20 @@ class ClusterMember:
             remaining = await self.link.shut_down(self.broker_epoch, timeout_s=_LEAVE_SECONDS)
         except Refusal as refusal:
             logger.warning("leaderships are not handed over: %s", refusal.message or refusal.code)
-        else:
-            if remaining:
-                logger.warning("%d partitions have nobody else who could lead them", len(remaining))
+            return
+        if remaining:
+            logger.warning("%d partitions have nobody else who could lead them", len(remaining))
+        # Producers that wait for followers here have to hear that these follow somebody else now.
+        with trio.move_on_after(_HANDED_OVER_SECONDS):
+            while self._leads_more_than(remaining):
+                await self.link.wait_changed()
+
+    def _leads_more_than(self, remaining: Collection[tuple[str, int]]) -> bool:
+        return any(
+            state.leader == self._broker_id and len(state.replicas) > 1 and (name, index) not in remaining
+            for name, topic in self._ledger.image.topics.items()
+            for index, state in enumerate(topic.partitions)
+        )
 
     def give_up(self) -> None:
         """Nothing more is waited for."""
