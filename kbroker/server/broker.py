@@ -38,7 +38,6 @@ from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import OsFileSystem
 from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, TRANSACTION_STATE, random_uuid
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.replication.fetcher import ReplicaFetchers
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.isr_proposer import IsrProposer
 from kbroker.replication.lag_watch import LagWatch
@@ -49,7 +48,7 @@ from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
 from kbroker.server.authorization import AllowAll
 from kbroker.server.client_quotas import address_rates
-from kbroker.server.cluster import find_broker_id, new_member, open_shared_tree
+from kbroker.server.cluster import find_broker_id, new_fetchers, new_member, open_shared_tree
 from kbroker.server.connection_limits import ConnectionLimits
 from kbroker.server.context import Context
 from kbroker.server.deadlines import Deadlines
@@ -70,6 +69,7 @@ from kbroker.server.vitals import BrokerState, Vitals
 
 if TYPE_CHECKING:
     from kbroker.controller.cluster_member import ClusterMember
+    from kbroker.replication.fetcher import ReplicaFetchers
 
 __all__ = ["run_broker"]
 
@@ -278,8 +278,9 @@ class _Broker:
                 background.start_soon(cleaner.run)
                 background.start_soon(LogDirMover(self._table, config, self._clock).run)
                 self._table.moves.resume()
-                background.start_soon(LagWatch(self._table.peers, self._clock).run)
-                background.start_soon(self._fetchers(network).run)
+                if self._member is not None:
+                    background.start_soon(LagWatch(self._table.peers, self._clock).run)
+                    background.start_soon(self._fetchers(network).run)
                 background.start_soon(context.groups.run)
                 background.start_soon(context.transactions.run)
                 await background.start(server.run)
@@ -361,7 +362,7 @@ class _Broker:
         def share_loop(is_shared: bool) -> None:
             network.is_loop_shared = is_shared
 
-        fetchers = ReplicaFetchers(self._table, self._flusher, self._config, self._clock, broker_id=self._broker_id)
+        fetchers = new_fetchers(self._table, self._flusher, self._config, self._clock, self._broker_id)
         fetchers.on_busy = share_loop
         fetchers.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
         controller.add_listener(fetchers.on_image)

@@ -14,11 +14,14 @@ from kbroker.controller.tree import Tree
 from kbroker.errors import UserError
 from kbroker.log.directory_metadata import read_meta_properties
 from kbroker.log.filesystem import OsFileSystem
+from kbroker.replication.flusher import Flusher
+from kbroker.replication.partition_table import PartitionTable
 
 if TYPE_CHECKING:
     from kbroker.controller.cluster_member import ClusterMember
+    from kbroker.replication.fetcher import ReplicaFetchers
 
-__all__ = ["EMBEDDED_BROKER_ID", "find_broker_id", "new_member", "open_shared_tree"]
+__all__ = ["EMBEDDED_BROKER_ID", "find_broker_id", "new_fetchers", "new_member", "open_shared_tree"]
 
 EMBEDDED_BROKER_ID: Final = 1
 
@@ -55,3 +58,11 @@ def new_member(controller: Controller, tree: Tree, broker_id: int, config: Broke
     from kbroker.controller.cluster_member import ClusterMember
 
     return ClusterMember(controller, tree, broker_id=broker_id, config=config, clock=clock, random_bytes=os.urandom)
+
+
+def new_fetchers(
+    table: PartitionTable, flusher: Flusher, config: BrokerConfig, clock: Clock, broker_id: int
+) -> ReplicaFetchers:
+    from kbroker.replication.fetcher import ReplicaFetchers
+
+    return ReplicaFetchers(table, flusher, config, clock, broker_id=broker_id)
