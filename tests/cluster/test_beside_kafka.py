@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.process import free_ports
 from tests.cluster.conftest import PATIENCE_SECONDS, SESSION_MS, RunningCluster, running_cluster
+from tests.cluster.stock_clients import NumberedRecords, read_all
 from tests.cluster.test_cluster import all_led, create
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
@@ -125,3 +126,47 @@ async def test_both_lead_follow_and_control(zookeeper: str, java: str, judge39_c
         await trio.to_thread.run_sync(lambda: futures["orders"].result(PATIENCE_SECONDS))
         await cluster.until_agreed(lambda _c, _b, topics: "orders" not in topics)
         assert replicas(tmp_path / "1", "orders") == []
+
+
+async def test_each_copies_from_the_other(zookeeper: str, java: str, judge39_classpath: str, tmp_path: Path) -> None:
+    async with (
+        running_cluster(zookeeper, tmp_path, 1) as cluster,
+        kafka_beside(cluster, judge39_classpath, java, tmp_path / "kafka"),
+    ):
+        await cluster.until_agreed(lambda _c, brokers, _t: brokers == [1, KAFKA_ID])
+        await create(cluster, "orders", 2, 2)
+
+        async def both_in_sync() -> None:
+            await cluster.until_agreed(
+                lambda _c, _b, topics: [isr for _l, isr in topics.get("orders", {}).values()] == [[1, KAFKA_ID]] * 2
+            )
+
+        await both_in_sync()
+        records = NumberedRecords(cluster.bootstrap, "orders", 2)
+
+        async def goes_on() -> None:
+            enough = records.count + 100
+            with trio.fail_after(PATIENCE_SECONDS):
+                while records.count < enough:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+
+        with records.being_written():
+            await goes_on()
+            # Kafka leads everything that we led, and we follow when we are back.
+            await cluster.brokers[1].kill()
+            await goes_on()
+            await cluster.start(1)
+            await both_in_sync()
+            await goes_on()
+        assert records.failures == []
+        assert records.acknowledged == records.sent
+
+        def read(broker_id: int) -> list[list[bytes]]:
+            bootstrap = f"127.0.0.1:{cluster.brokers[broker_id].port}"
+            return [read_all(bootstrap, "orders", index) for index in range(2)]
+
+        assert await trio.to_thread.run_sync(read, KAFKA_ID) == records.sent
+        # All that Kafka led is ours now, and what it took meanwhile.
+        await cluster.brokers[KAFKA_ID].kill()
+        await cluster.until_agreed(lambda _c, brokers, topics: brokers == [1] and all_led(brokers, topics, "orders"))
+        assert await trio.to_thread.run_sync(read, 1) == records.sent
