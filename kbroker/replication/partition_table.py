@@ -277,7 +277,12 @@ class PartitionTable:
     def open_missing(self) -> None:
         """About once a second: what a full disk did not let us open may go now."""
         for topic in list(self._incomplete.values()):
-            self._add(topic, range(len(topic.partitions)))
+            indexes = range(len(topic.partitions))
+            missing = [index for index in indexes if self.replica(topic.name, index) is None]
+            self._add(topic, indexes)
+            for index in missing:
+                if self.replica(topic.name, index) is not None:
+                    self.retell(topic.name, index)  # others have looked for it in vain
 
     def _open(self, topic: Topic, index: int, config: TopicConfig, for_log: LogConfig) -> Partition:
         key = (topic.name, index)

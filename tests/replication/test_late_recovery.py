@@ -228,3 +228,19 @@ async def test_after_a_crash_nothing_is_led_in_the_epoch_that_was_known_at_the_s
     broker.change(later)
     assert broker.table.get("orders", 0) is not None
     assert broker.values() == [b"first"]
+
+
+async def test_what_a_full_disk_did_not_let_in_is_told_of_when_it_is_there(filesystem: FaultyFileSystem) -> None:
+    broker = Broker(filesystem, paths=("/one",))
+    await broker.table.recover()
+    topic = told(2, 0, 1, 2)
+    heard = retelling(broker, topic)
+    filesystem.room = 0
+    broker.add(topic)
+    broker.table.open_missing()
+    assert broker.table.replica("orders", 0) is None
+    filesystem.room = None
+    broker.table.open_missing()
+    assert broker.table.replica("orders", 0) is not None
+    broker.table.open_missing()
+    assert heard == [("orders", 0)]
