@@ -18,6 +18,7 @@ HOT_PATH = [
     "kbroker/log/file_cache.py",
     "kbroker/log/file_slice.py",
     "kbroker/log/flush_state.py",
+    "kbroker/log/follower_append.py",
     "kbroker/log/leader_epochs.py",
     "kbroker/log/offset_index.py",
     "kbroker/log/partition_log.py",

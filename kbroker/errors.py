@@ -5,7 +5,7 @@ Anything that is none of these is a bug of ours.
 
 from __future__ import annotations
 
-__all__ = ["PeerError", "Refusal", "StorageFailure", "UserError"]
+__all__ = ["PeerError", "RecoveryNeeded", "Refusal", "StorageFailure", "UserError"]
 
 
 class PeerError(Exception):
@@ -27,6 +27,11 @@ class StorageFailure(Exception):
     def __init__(self, message: str, *, is_full: bool = False) -> None:
         super().__init__(message)
         self.is_full = is_full
+
+
+class RecoveryNeeded(StorageFailure):
+    """One log is not what was left there: nobody reads or writes it before it has been recovered under a new leader
+    epoch, which takes a moment. The disk is not to blame."""
 
 
 class UserError(Exception):

@@ -279,7 +279,9 @@ class Controller:
         async with self._turn():
             changed: dict[str, dict[int, Partition]] = {}
             for name, index in partitions:
-                partition = self._image.topics[name].partitions[index]
+                partition = self._image.partition(name, index)
+                if partition is None:
+                    continue  # deleted while this waited for its turn
                 changed.setdefault(name, {})[index] = partition._replace(
                     leader_epoch=partition.leader_epoch + 1,
                     partition_epoch=partition.partition_epoch + 1,

@@ -5,8 +5,10 @@ Follows the image, loads what it has come to lead, and knows which shard a key b
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import trio
 
@@ -15,12 +17,16 @@ from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, To
 from kbroker.controller.image import Image, Topic
 from kbroker.coordinator.loader import BatchReplay, Loader
 from kbroker.coordinator.placement import partition_for
-from kbroker.errors import Refusal
+from kbroker.errors import RecoveryNeeded, Refusal, StorageFailure
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
 
 __all__ = ["Driver", "ShardTable"]
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.1
 
 
 class Driver(Protocol):
@@ -147,8 +153,10 @@ class ShardTable(Generic[D]):
     async def next_work(self) -> None:
         """Waits for some, and loads what is to be loaded."""
         self._is_running = True
-        await self.work.wait()
+        with trio.move_on_after(_RETRY_SECONDS if self._to_load else math.inf):
+            await self.work.wait()
         self.work = trio.Event()
+        unsound: list[int] = []
         while self._to_load:
             index = next(iter(self._to_load))
             del self._to_load[index]
@@ -156,9 +164,17 @@ class ShardTable(Generic[D]):
             partition = self._table.get(self._topic, index)
             if driver is None or partition is None:
                 continue
-            await self._load(driver, partition)
+            try:
+                await self._load(driver, partition)
+            except RecoveryNeeded:
+                unsound.append(index)  # is seen to, and tried again
+                continue
+            except StorageFailure as failure:
+                logger.error("%s-%d cannot be read, and nobody coordinates it here: %s", self._topic, index, failure)
+                self._drop(index)
             if self.drivers.get(index) is driver:
                 driver.on_loaded()
+        self._to_load.update((index, None) for index in unsound if index in self.drivers)
 
     async def _load(self, driver: D, partition: Partition) -> None:
         await Loader(partition, lambda report: self._new_replay(driver, report), self._clock).load()

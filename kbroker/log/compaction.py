@@ -1,9 +1,9 @@
 """One round of compaction over a log: notes the newest offset of each key in its dirty part, then writes every segment
 up to there anew without the records that newer ones have replaced.
 
-    on the loop   PartitionLog.begin_compaction
+    on the loop   log_compaction.begin_compaction
     in a thread   build_map, then for each group of segments write_cleaned
-    on the loop   PartitionLog.replace_segments
+    on the loop   log_compaction.replace_segments
 
 Offsets, order, and the range of each batch stay. A batch that loses nothing is copied as it lies. A tombstone gets a
 delete horizon when it is first met (KIP-534), and goes once that has passed. InvalidBatch: something stored is rotten.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from kbroker.errors import StorageFailure, UserError
 from kbroker.log.checkpoint import (
@@ -40,10 +41,11 @@ from kbroker.log.directory_metadata import (
 from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import DirectoryLock
 from kbroker.log.log_config import LogConfig
-from kbroker.log.partition_log import PartitionLog, no_jitter
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.recovery import load_log
+from kbroker.log.rolling import no_jitter
 
-__all__ = ["DataDirectory"]
+__all__ = ["DataDirectory", "normalized"]
 
 _LOCK = ".lock"
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -51,8 +53,13 @@ _CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 _FEW_LOGS = 32  # up to here a clean stop fsyncs file by file; above, all of the file system at once
 
 
+def normalized(path: str) -> str:
+    """As `DataDirectory.path` has it."""
+    return path.rstrip("/") or "/"
+
+
 class DataDirectory:
-    """Holds the lock from `open` to `close`. UserError where a person can help: in use, unwritable, too new."""
+    """Holds the lock from `open` to `close`. UserError where a person can help: in use, another's, too new."""
 
     def __init__(
         self,
@@ -69,6 +76,9 @@ class DataDirectory:
         self._lock = lock
         self._random_below = random_below
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.unsound: set[TopicPartition] = set()
+        """Partitions that somebody wanted to use, and that have to be recovered first."""
+        self._shortened: set[TopicPartition] = set()
         self._deleted: list[tuple[str, PartitionLog | None]] = []
         filesystem = files.filesystem
         self.was_clean = filesystem.exists(f"{path}/{_CLEAN_SHUTDOWN}")
@@ -88,29 +98,32 @@ class DataDirectory:
         cluster_id: str | None = None,
         random_below: Callable[[int], int] = no_jitter,
     ) -> DataDirectory:
-        """Locks it, and checks that it is this broker's. `cluster_id` None: whatever it was (`read_cluster_id`)."""
+        """Locks it, and checks that it is this broker's. `cluster_id` None: whatever it was (`cluster_id`).
+
+        StorageFailure: it cannot be read or written.
+        """
         filesystem = files.filesystem
-        path = path.rstrip("/") or "/"
-        try:
-            filesystem.make_directory(path)
-            lock = filesystem.lock(f"{path}/{_LOCK}")
-        except StorageFailure as failure:
-            raise UserError(f"the data directory cannot be used: {failure}") from failure
+        path = normalized(path)
+        filesystem.make_directory(path)
+        lock = filesystem.lock(f"{path}/{_LOCK}")
         if lock is None:
             raise UserError(f"the data directory {path} is in use by another broker: stop it, or name another")
         try:
             check_format(filesystem, path)
             write_meta_properties(filesystem, path, broker_id=broker_id, cluster_id=cluster_id)
             directory = cls(files, path, lock, broker_id=broker_id, random_below=random_below)
-            # From here on a crash is a crash.
+            # From here on a crash is a crash, and of the power too: were the file back after one, what that took would
+            # look as if it had never been, and its offsets would be given out again under the same epoch. It may be
+            # gone but for the disk, if a start died right here.
             filesystem.remove(f"{path}/{_CLEAN_SHUTDOWN}")
-        except StorageFailure as failure:
+            filesystem.sync_directory(path)
+            directory._find_partitions()
+        except FileNotFoundError as error:
             lock.release()
-            raise UserError(f"the data directory cannot be used: {failure}") from failure
+            raise StorageFailure(f"{path} has gone") from error
         except BaseException:
             lock.release()
             raise
-        directory._find_partitions()
         return directory
 
     @property
@@ -160,7 +173,7 @@ class DataDirectory:
         log = self.logs.get(key)
         if log is None:
             assert key in self._found, f"{topic}-{partition} has no directory"
-            log = self._new_log(key, config, is_clean=self.was_clean)
+            log = self._new_log(key, config, is_clean=self.was_clean and key not in self._shortened)
         return log
 
     def create_log(self, topic: str, partition: int, topic_id: bytes | None, config: LogConfig) -> PartitionLog:
@@ -198,6 +211,7 @@ class DataDirectory:
             cleaner_offset=self._cleaner_offsets.get(key),
             is_clean=is_clean,
             random_below=self._random_below,
+            on_unsound=partial(self.unsound.add, key),
         )
         self.logs[key] = log
         return log
@@ -287,6 +301,8 @@ class DataDirectory:
         )
         for segment in loaded.segments:
             segment.close()
+        if loaded.was_shortened:
+            self._shortened.add(key)
         return loaded.log_end_offset
 
     def sync(self) -> None:

@@ -9,29 +9,27 @@ Synchronous and single-threaded, but for `FlushJob.run`.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from kbroker.errors import StorageFailure
-from kbroker.log.aborted_index import AbortedTransaction, aborted_in_range
+from kbroker.log import loading, retention, rolling, truncation
+from kbroker.log.aborted_index import AbortedTransaction
 from kbroker.log.append_result import AppendResult, refused, refused_or_repeated
 from kbroker.log.append_rules import AppendRules, Rejection
-from kbroker.log.cleanable import Cleanable, find_cleanable
-from kbroker.log.cleaned_segment import CleanedSegment
-from kbroker.log.compaction import Compaction, Limits, Pace, Source
-from kbroker.log.file_cache import CachedFile, FileCache
+from kbroker.log.doomed_files import DoomedFiles
+from kbroker.log.file_cache import FileCache
 from kbroker.log.file_slice import FileSlice
 from kbroker.log.flush_job import FlushJob
 from kbroker.log.flush_state import FlushState
+from kbroker.log.follower_append import append_as_follower
 from kbroker.log.leader_epochs import EpochEntry, LeaderEpochs
 from kbroker.log.log_config import UNLIMITED, LogConfig
-from kbroker.log.producer_replay import ProducerSnapshots, end_transaction, read_marker, rebuild_producers
+from kbroker.log.producer_replay import ProducerSnapshots, end_transaction, read_marker
 from kbroker.log.producer_state import BatchTrace, ProducerEntry, ProducerState
-from kbroker.log.recovery import load_log
-from kbroker.log.retention import count_deletable
+from kbroker.log.rolling import no_jitter
 from kbroker.log.segment import Segment
-from kbroker.log.segment_list import SegmentList
+from kbroker.log.segment_list import SegmentList, find_aborted
 from kbroker.log.time_index import TIME_ENTRY_SIZE
 from kbroker.log.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 from kbroker.protocol.error_codes import ErrorCode
@@ -41,21 +39,15 @@ from kbroker.protocol.record_batch import (
     InvalidBatch,
     ReadBuffer,
     WriteBuffer,
-    iter_headers,
     restamp,
-    validate_stored_batch,
 )
 from kbroker.protocol.records import EndTransactionMarker
 
-__all__ = ["AppendResult", "PartitionLog", "no_jitter"]
+__all__ = ["AppendResult", "PartitionLog"]
 
 _HOT_TAIL_BYTES: Final = 4 << 20
 _NONE: Final = ErrorCode.NONE
 _new_tuple = tuple.__new__
-
-
-def no_jitter(_bound: int) -> int:
-    return 0
 
 
 class PartitionLog:
@@ -63,9 +55,7 @@ class PartitionLog:
         "_aborts",
         "_active",
         "_checkpointed_end",
-        "_doomed",
         "_epochs",
-        "_files",
         "_flush",
         "_high_watermark",
         "_hw_position",
@@ -73,32 +63,36 @@ class PartitionLog:
         "_is_append_time",
         "_is_clean",
         "_is_loaded",
+        "_is_unsound",
         "_log_end_offset",
         "_log_start_offset",
         "_max_entries",
+        "_on_unsound",
         "_producers",
         "_random_below",
         "_rules",
         "_segment_bytes",
         "_segment_ms",
-        "_segments",
-        "_snapshots",
         "_staged",
         "_staged_bytes",
         "_undo",
         "appended_bytes",
         "cleaner_offset",
         "config",
+        "doomed",
+        "files",
         "path",
+        "segments",
+        "snapshots",
         "unparsable_batches",
         "was_shortened",
     )
 
-    _segments: SegmentList
+    segments: SegmentList
     _active: Segment
     _epochs: LeaderEpochs
     _producers: ProducerState
-    _snapshots: ProducerSnapshots
+    snapshots: ProducerSnapshots
     _hw_segment: Segment
 
     def __init__(
@@ -113,9 +107,14 @@ class PartitionLog:
         cleaner_offset: int | None = None,
         is_clean: bool = True,
         random_below: Callable[[int], int] = no_jitter,
+        on_unsound: Callable[[], object] | None = None,
     ) -> None:
-        """The offsets are those of the checkpoints. Unless `is_clean`, loading recovers first."""
-        self._files = files
+        """The offsets are those of the checkpoints. Unless `is_clean`, it has to be recovered.
+
+        Without `on_unsound` that is part of loading. With it, a use of such a log, or of one that turns out to be
+        damaged, calls it and is RecoveryNeeded until somebody has seen to `recover`.
+        """
+        self.files = files
         self.path = path
         self._random_below = random_below
         self._log_start_offset = log_start_offset
@@ -125,7 +124,9 @@ class PartitionLog:
         self.cleaner_offset = cleaner_offset  # up to where it has been compacted; None: never
         self._is_clean = is_clean
         self._is_loaded = False
-        self.was_shortened = False  # by recovery: the caller gives it a new leader epoch before it serves
+        self._is_unsound = not is_clean
+        self._on_unsound = on_unsound
+        self.was_shortened = False  # by recovery
         self.unparsable_batches = 0
         self._log_end_offset = -1
         self._hw_position = 0
@@ -134,7 +135,7 @@ class PartitionLog:
         self.appended_bytes = 0  # since it was opened: whoever waits for so many bytes looks at the difference
         self._undo: list[tuple[int, ProducerEntry | None]] = []
         self._aborts: list[AbortedTransaction] = []
-        self._doomed: deque[tuple[int, list[CachedFile]]] = deque()
+        self.doomed = DoomedFiles()
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -155,67 +156,37 @@ class PartitionLog:
     def is_loaded(self) -> bool:
         return self._is_loaded
 
-    def load(self) -> None:
-        """Reads the tail of the active segment, or recovers. May take long after a crash: then call it in a thread.
+    @property
+    def needs_recovery(self) -> bool:
+        """After a crash, or because a use has found it damaged. The caller gives it a new leader epoch before it
+        serves: one that lost whole batches looks like one that lost none."""
+        return self._is_unsound and not self._is_loaded
 
-        Hence the files of its own: what is shared with other logs belongs to the loop.
-        """
-        if self._is_loaded:
-            return
-        loaded = load_log(
-            FileCache(self._files.filesystem),
-            self.path,
-            self.config,
-            log_start_offset=self._log_start_offset,
-            recovery_point=self.recovery_point,
-            cleaner_offset=self.cleaner_offset or 0,
-            is_clean=self._is_clean,
-        )
-        self._segments = loaded.segments
-        self._active = loaded.segments.active
-        self._active.roll_jitter_ms = self._new_jitter()
-        self._epochs = loaded.epochs
-        self._producers = loaded.producers
-        self._snapshots = loaded.snapshots
-        self._log_start_offset = loaded.log_start_offset
-        self._log_end_offset = loaded.log_end_offset
-        self.was_shortened = loaded.was_shortened
-        self.recovery_point = (
-            loaded.log_end_offset if self._is_clean else min(self.recovery_point, self._log_end_offset)
-        )
-        self._is_loaded = True
-        self.set_high_watermark(self._high_watermark)
-        for segment in loaded.segments:
-            segment.move_to(self._files)
+    def load(self) -> None:
+        """Reads the tail of the active segment. RecoveryNeeded: see `__init__`."""
+        if not self._is_loaded:
+            loading.load(self)
+
+    def recover(self) -> None:
+        """Loads it in whatever state it is; what is torn is cut off. May take long after a crash."""
+        if not self._is_loaded:
+            loading.take(self, loading.read_files(self, may_recover=True))
 
     def close(self) -> None:
         """Indexes and a snapshot of the producers to disk, files closed. Fsync is the caller's (`begin_flush`)."""
-        if not self._is_loaded:
-            return
-        assert not self._staged, "staged batches were neither committed nor abandoned"
-        self._active.become_inactive()
-        self._snapshots.take(self._producers, self._log_end_offset)
-        for _due, files in self._doomed:
-            for file in files:
-                file.unlink()
-        self._doomed.clear()
-        self.close_files()
+        if self._is_loaded:
+            loading.close(self)
 
     def close_files(self) -> None:
         """Without writing anything, as a crash would; for a log that is deleted, and for tests."""
         if self._is_loaded:
-            for segment in self._segments:
+            for segment in self.segments:
                 segment.close()
-            for _due, files in self._doomed:
-                for file in files:
-                    file.close()
+            self.doomed.close()
             self._is_loaded = False
 
     def has_pins(self) -> bool:
-        return self._is_loaded and (
-            any(segment.file.pins for segment in self._segments)
-            or any(file.pins for _due, files in self._doomed for file in files)
-        )
+        return self._is_loaded and (any(segment.file.pins for segment in self.segments) or self.doomed.is_pinned)
 
     # What the log knows
 
@@ -268,13 +239,13 @@ class PartitionLog:
     def size_bytes(self) -> int:
         if not self._is_loaded:
             self.load()
-        return sum(segment.ensure_size() for segment in self._segments)
+        return sum(segment.ensure_size() for segment in self.segments)
 
     @property
     def segment_base_offsets(self) -> list[int]:
         if not self._is_loaded:
             self.load()
-        return [segment.base_offset for segment in self._segments]
+        return [segment.base_offset for segment in self.segments]
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
         return self.leader_epochs.end_offset_for(epoch, self._log_end_offset)
@@ -292,17 +263,6 @@ class PartitionLog:
         result = self.stage(batch, leader_epoch, now_ms, is_internal=is_internal)
         if self._staged:
             self.commit()
-        return result
-
-    def append_run(self, batches: Sequence[WriteBuffer], leader_epoch: int, now_ms: int) -> list[AppendResult]:
-        """Several batches in one write; each is accepted or refused by itself."""
-        results = [self.stage(batch, leader_epoch, now_ms) for batch in batches]
-        self.commit()
-        return results
-
-    def append_message_set(self, message_set: ReadBuffer, leader_epoch: int, now_ms: int) -> AppendResult:
-        result = self.stage_message_set(message_set, leader_epoch, now_ms)
-        self.commit()
         return result
 
     def stage_message_set(self, message_set: ReadBuffer, leader_epoch: int, now_ms: int) -> AppendResult:
@@ -336,7 +296,10 @@ class PartitionLog:
             verdict: BatchTrace | ErrorCode | None
             if header.attributes & ATTRIBUTE_CONTROL:
                 marker = read_marker(batch)
-                verdict = self._check_marker(header, marker)
+                verdict = None
+                if marker is not None:
+                    epoch = header.producer_epoch
+                    verdict = self._producers.check_marker(producer_id, epoch, marker.coordinator_epoch)
             else:
                 verdict = None if is_internal else self._producers.check(header)
             if verdict is not None:
@@ -411,13 +374,6 @@ class PartitionLog:
         elif not header.attributes & ATTRIBUTE_CONTROL:
             self._undo.append((producer_id, producers.update(header, base_offset)))
 
-    def _check_marker(self, header: BatchHeader, marker: EndTransactionMarker | None) -> ErrorCode | None:
-        if marker is None:
-            return None
-        return self._producers.check_marker(header.producer_id, header.producer_epoch, marker.coordinator_epoch)
-
-    # Appending as follower
-
     def append_as_follower(self, records: ReadBuffer) -> AppendResult:
         """What a leader sent, offsets and epochs as they are. A batch that is cut off at the end is left out.
 
@@ -425,46 +381,7 @@ class PartitionLog:
         """
         if not self._is_loaded:
             self.load()
-        view = memoryview(records)
-        expected = first = self._log_end_offset
-        batches: list[tuple[memoryview, BatchHeader]] = []
-        for position, _header in iter_headers(view):
-            header = validate_stored_batch(view, position)
-            if header.base_offset < expected:
-                raise InvalidBatch(
-                    ErrorCode.INVALID_RECORD, f"offset {header.base_offset} where at least {expected} is due"
-                )
-            expected = header.last_offset + 1
-            batches.append((view[position : position + header.size], header))
-        if not batches:
-            return AppendResult(_NONE, log_start_offset=self._log_start_offset)
-        try:
-            for batch, header in batches:
-                self._stage_as_follower(batch, header)
-        except StorageFailure:
-            self._abandon()
-            raise
-        self.commit()
-        first = batches[0][1].base_offset
-        return AppendResult(_NONE, first, expected - 1, log_start_offset=self._log_start_offset)
-
-    def _stage_as_follower(self, batch: memoryview, header: BatchHeader) -> None:
-        segment = self._active
-        size = len(batch)
-        end = segment.size + self._staged_bytes + size
-        if end > size and self._is_roll_due(segment, end, header, header.max_timestamp):
-            segment = self.roll(header.max_timestamp, base_offset=header.base_offset)
-        elif not segment.size and not self._staged and header.last_offset > segment.last_possible_offset:
-            self.truncate_fully_and_start_at(header.base_offset)
-            segment = self._active
-        if header.leader_epoch > self._epochs.latest:
-            self._epochs.assign(header.leader_epoch, header.base_offset)
-        marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
-        segment.note(segment.size + self._staged_bytes, size, header.last_offset, header.max_timestamp)
-        self._staged.append(batch)
-        self._staged_bytes += size
-        if header.producer_id >= 0:
-            self._note_producer(header, header.base_offset, marker)
+        return append_as_follower(self, records)
 
     # Rolling
 
@@ -483,37 +400,7 @@ class PartitionLog:
         """Closes the active segment and starts the next, at the end of the log (or further on, as a leader had it)."""
         if not self._is_loaded:
             self.load()
-        self.commit()
-        old = self._active
-        base = self._log_end_offset if base_offset is None else base_offset
-        if base == old.base_offset:
-            return old  # empty
-        old.become_inactive()
-        self._snapshots.take(self._producers, base)
-        new = self._new_segment(base, now_ms)
-        old.is_active = False
-        self._segments.append(new)
-        self._active = new
-        if self._high_watermark >= base:
-            self._hw_segment, self._hw_position = new, 0
-        return new
-
-    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        config = self.config
-        segment = Segment.create(
-            self._files,
-            self.path,
-            base_offset,
-            config.index_interval_bytes,
-            preallocate_bytes=config.segment_bytes if config.preallocate else 0,
-        )
-        segment.created_ms = now_ms
-        segment.roll_jitter_ms = self._new_jitter()
-        return segment
-
-    def _new_jitter(self) -> int:
-        bound = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return self._random_below(bound) if bound > 0 else 0
+        return rolling.roll(self, now_ms, base_offset)
 
     # Reading
 
@@ -540,7 +427,7 @@ class PartitionLog:
             if offset >= active.base_offset:
                 position, first_size = active.find_batch(offset)
             else:
-                segment, position, first_size = self._find(offset)
+                segment, position, first_size = self.segments.find_batch(offset)
             if segment is None or position < 0:
                 return None
             size = (bound_position if segment is bound_segment else segment.size) - position
@@ -562,16 +449,6 @@ class PartitionLog:
             is_hot_tail=segment is active and position >= active.size - _HOT_TAIL_BYTES,
         )
 
-    def _find(self, offset: int) -> tuple[Segment | None, int, int]:
-        """The first batch that ends at `offset` or later, its position and size: compaction may have emptied whole
-        segments."""
-        for segment in self._segments.starting_with(offset):
-            segment.ensure_size()
-            position, size = segment.find_batch(offset)
-            if position >= 0:
-                return segment, position, size
-        return None, -1, 0
-
     def _locate(self, offset: int) -> tuple[Segment, int]:
         """The position that a reader bounded by `offset` must not reach. A batch that holds it is left out whole."""
         active = self._active
@@ -579,7 +456,7 @@ class PartitionLog:
             return active, active.size
         if offset >= active.base_offset:
             return active, max(active.find(offset), 0)
-        segment, position, _ = self._find(offset)
+        segment, position, _ = self.segments.find_batch(offset)
         return (segment, position) if segment is not None else (active, 0)
 
     def set_high_watermark(self, offset: int) -> None:
@@ -621,227 +498,67 @@ class PartitionLog:
     def aborted_transactions(
         self, start_offset: int, end_offset: int, within: FileSlice | None = None
     ) -> list[AbortedTransaction]:
-        """Those with data in [start, end), for a read_committed fetch; no further than a slice reaches that was read
-        from `start_offset`, for a reader who is far behind would get all of them again with every slice."""
+        """Those with data in [start, end), for a read_committed fetch; `within`: as `find_aborted` has it."""
         if not self._is_loaded:
             self.load()
-        segments = self._segments.starting_with(start_offset)
-        if within is not None:
-            for segment in segments:
-                if segment.file is within.file:
-                    end_offset = min(end_offset, segment.offset_behind(within.position + within.size, end_offset))
-        return list(aborted_in_range((segment.aborted for segment in segments), start_offset, end_offset))
-
-    # By timestamp
+        return find_aborted(self.segments.starting_with(start_offset), start_offset, end_offset, within)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record that is not older."""
         if not self._is_loaded:
             self.load()
-        return self._counted(find_timestamp(self._segments, timestamp, self._log_start_offset))
+        return self._counted(find_timestamp(self.segments, timestamp, self._log_start_offset))
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         if not self._is_loaded:
             self.load()
-        return self._counted(find_max_timestamp(self._segments, self._log_start_offset))
+        return self._counted(find_max_timestamp(self.segments, self._log_start_offset))
 
     def _counted(self, found: TimestampOffset | None) -> TimestampOffset | None:
         if found is not None and not found.is_exact:
             self.unparsable_batches += 1
         return found
 
-    # Truncating and deleting
+    # Taking away
 
     def truncate_to(self, offset: int) -> bool:
         """Takes away everything from `offset` on, whole batches. True if there was anything."""
         if not self._is_loaded:
             self.load()
-        if offset >= self._log_end_offset:
-            return False
-        if offset < self._segments.first.base_offset:
-            self.truncate_fully_and_start_at(offset)
-            return True
-        self._begin_truncation()
-        number = self._segments.floor_number(offset)
-        self._discard(self._segments.pop_behind(number))
-        segment = self._segments.active
-        segment.ensure_size()
-        segment.is_active = True
-        position = segment.find(offset)
-        if position >= 0:
-            end_offset = min(segment.header_at(position).base_offset, offset)
-            segment.truncate_to_position(position, max(end_offset, segment.base_offset))
-        else:
-            segment.rewind(offset)
-        self._active = segment
-        self._finish_truncation(segment.next_offset)
-        return True
+        return truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """An empty log from here on: a follower whose leader has nothing older."""
         if not self._is_loaded:
             self.load()
-        self._begin_truncation()
-        # Renamed first: the new segment may have the name of an old one.
-        old = list(self._segments)
-        self._discard(old)
-        self._active = self._new_segment(offset, -1)
-        self._segments.replace_all(self._active)
-        self._snapshots.remove_all()
-        self._epochs.clear()
-        self._log_start_offset = offset
-        self._finish_truncation(offset)
+        truncation.truncate_fully_and_start_at(self, offset)
 
-    def _begin_truncation(self) -> None:
-        assert not self._staged, "truncated with batches staged"
-        self._flush.truncations += 1
-
-    def _discard(self, segments: Sequence[Segment]) -> None:
-        for segment in segments:
-            segment.file.generation += 1
-            for file in segment.mark_deleted():
-                file.unlink()
-
-    def _finish_truncation(self, end_offset: int) -> None:
-        self._log_end_offset = end_offset
-        self.recovery_point = min(self.recovery_point, end_offset)
-        if self.cleaner_offset is not None:
-            self.cleaner_offset = min(self.cleaner_offset, end_offset)
-        self._epochs.truncate_from_end(end_offset)
-        self._log_start_offset = min(self._log_start_offset, end_offset)
-        self._producers = rebuild_producers(self._segments, self._snapshots, end_offset)
-        self.set_high_watermark(self._high_watermark)
+    def apply_retention(self, now_ms: int) -> int:
+        """Renames what may go; `take_deleted` tells when it may be removed. How many segments went."""
+        if not self._is_loaded:
+            self.load()
+        return retention.apply_retention(self, now_ms)
 
     def delete_records_before(self, offset: int) -> int | ErrorCode:
         """Raises the log's start (-1: to the high watermark) and returns it. Segments go with the next retention."""
         if not self._is_loaded:
             self.load()
-        if offset == -1:
-            offset = self._high_watermark
-        if not 0 <= offset <= self._high_watermark:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
-        self.raise_log_start_offset(offset)
-        return self._log_start_offset
+        return retention.delete_records_before(self, offset)
 
     def raise_log_start_offset(self, offset: int) -> bool:
         """As a leader's log start makes a follower do; never beyond the end. True if it moved."""
         if not self._is_loaded:
             self.load()
-        offset = min(offset, self._log_end_offset)
-        if offset <= self._log_start_offset:
-            return False
-        self._log_start_offset = offset
-        self._epochs.truncate_from_start(offset)
-        if self._high_watermark < offset:
-            self.set_high_watermark(offset)
-        return True
-
-    def apply_retention(self, now_ms: int) -> int:
-        """Renames what may go; `collect_deleted` unlinks it after file.delete.delay.ms. How many segments went."""
-        if not self._is_loaded:
-            self.load()
-        count = count_deletable(
-            self._segments,
-            self.config,
-            now_ms=now_ms,
-            high_watermark=self._high_watermark,
-            log_start_offset=self._log_start_offset,
-            log_end_offset=self._log_end_offset,
-        )
-        if not count:
-            return 0
-        if count == len(self._segments):
-            self.roll(now_ms)
-        due_ms = now_ms + self.config.file_delete_delay_ms
-        for segment in self._segments.pop_first(count):
-            self._doomed.append((due_ms, segment.mark_deleted()))
-        self.raise_log_start_offset(self._segments.first.base_offset)
-        self._snapshots.remove_before(self._segments.first.base_offset)
-        return count
-
-    def collect_deleted(self, now_ms: int) -> int | None:
-        """Unlinks the files whose delay is over, those in use when they no longer are. When to come back, if ever."""
-        doomed = self._doomed
-        while doomed and doomed[0][0] <= now_ms:
-            for file in doomed.popleft()[1]:
-                file.unlink()
-        return doomed[0][0] if doomed else None
+        return retention.raise_log_start_offset(self, offset)
 
     def take_deleted(self, now_ms: int) -> list[str]:
-        """As `collect_deleted`, but the caller removes these files, in a thread: large ones take the disk a while."""
-        taken: list[str] = []
-        doomed = self._doomed
-        while doomed and doomed[0][0] <= now_ms:
-            for file in doomed.popleft()[1]:
-                if file.pins:
-                    file.unlink()  # when the last one goes
-                else:
-                    file.close()
-                    taken.append(file.path)
-        return taken
-
-    # Compaction
+        """The files whose file.delete.delay.ms is over, for the caller to remove, in a thread."""
+        return self.doomed.take(now_ms)
 
     @property
     def truncations(self) -> int:
         """How often anything was cut off its end: what was read before one may not be what is there now."""
         return self._flush.truncations
-
-    def cleanable(self, now_ms: int) -> Cleanable:
-        """How much there is to compact."""
-        if not self._is_loaded:
-            self.load()
-        return find_cleanable(
-            self._segments,
-            self.config,
-            checkpoint=self.cleaner_offset,
-            now_ms=now_ms,
-            log_start_offset=self._log_start_offset,
-            log_end_offset=self._log_end_offset,
-            stable_offset=min(self.last_stable_offset, self.recovery_point),
-        )
-
-    def begin_compaction(self, cleanable: Cleanable, now_ms: int, limits: Limits, pace: Pace) -> Compaction:
-        """All that a round has to know: it runs in a thread, and what it asks of the log it asks here."""
-        end_offset = cleanable.first_uncleanable_offset
-        sources = [
-            Source(segment, segment.file.path, segment.base_offset, end, segment.ensure_size())
-            for number, segment in enumerate(self._segments)
-            if (end := self._segments.end_of(number)) is not None and end <= end_offset
-        ]
-        return Compaction(
-            self._files.filesystem,
-            self.path,
-            self.config,
-            sources,
-            cleanable,
-            aborted=self.aborted_transactions(self._segments.first.base_offset, end_offset),
-            producers=dict(self._producers.entries),
-            now_ms=now_ms,
-            limits=limits,
-            pace=pace,
-        )
-
-    def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment, now_ms: int) -> bool:
-        """Puts what compaction has written in the place of these, at once for every reader. Slices of the old ones can
-        be read on. False: they are not here any more, or not alone.
-
-        StorageFailure: the files are half renamed; the next start completes it.
-        """
-        number = self._segments.find_run(old)
-        if number is None:
-            return False
-        cleaned.begin_swap()
-        doomed = [file for segment in old for file in segment.mark_deleted()]
-        cleaned.end_swap()
-        self._doomed.append((now_ms + self.config.file_delete_delay_ms, doomed))
-        new = Segment(self._files, self.path, cleaned.base_offset, self.config.index_interval_bytes)
-        new.size = cleaned.size
-        self._segments.replace_run(number, len(old), new)
-        self._snapshots.remove_strays(segment.base_offset for segment in self._segments)
-        if self._hw_segment in old:
-            self.set_high_watermark(self._high_watermark)
-        return True
 
     # Flushing
 
@@ -866,7 +583,7 @@ class PartitionLog:
         if not self._is_loaded:
             return None
         up_to_offset = self._active.base_offset if only_rolled else self._log_end_offset
-        return self._flush.begin(self._files.filesystem, self.path, self._segments, up_to_offset)
+        return self._flush.begin(self.files.filesystem, self.path, self.segments, up_to_offset)
 
     def complete_flush(self, job: FlushJob, now_ms: int) -> None:
         """On the loop, whether the job ran or failed."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kbroker.errors import RecoveryNeeded
 from kbroker.log.cleaned_segment import CLEANED_SUFFIX, complete_swaps
 from kbroker.log.file_cache import FileCache
 from kbroker.log.leader_epochs import LeaderEpochs
@@ -50,8 +51,12 @@ def load_log(
     recovery_point: int = 0,
     cleaner_offset: int = 0,
     is_clean: bool = True,
+    may_recover: bool = True,
 ) -> LoadedLog:
-    """`cleaner_offset`: up to there it has been compacted, and may have holes."""
+    """`cleaner_offset`: up to there it has been compacted, and may have holes. Unless it `may_recover`, a log that is
+    shorter than it was left, or has to be cut, is RecoveryNeeded, and not touched."""
+    if not (is_clean or may_recover):
+        raise RecoveryNeeded(f"{path} was not closed and has to be recovered")
     filesystem = files.filesystem
     names = filesystem.list_names(path)
     for name in names:
@@ -71,12 +76,18 @@ def load_log(
     if is_clean:
         try:
             segments.active.load()
-        except InvalidBatch:
+        except InvalidBatch as problem:
+            if not may_recover:
+                _close(segments)
+                raise RecoveryNeeded(f"{path} is damaged at its end: {problem}") from problem
             was_shortened = _recover(segments, segments.active.base_offset, epochs, holes_end)
     else:
         was_shortened = _recover(segments, recovery_point, epochs, holes_end)
     log_end_offset = segments.active.next_offset
     log_start_offset = max(log_start_offset, segments.first.base_offset)
+    if log_end_offset < max(log_start_offset, recovery_point) and not may_recover:
+        _close(segments)
+        raise RecoveryNeeded(f"{path} ends at offset {log_end_offset}, and was longer")
     if log_end_offset < log_start_offset:
         # What the start offset speaks of is gone altogether.
         for segment in segments.replace_all(Segment.create(files, path, log_start_offset, interval)):
@@ -91,6 +102,11 @@ def load_log(
     producers = rebuild_producers(segments, snapshots, log_end_offset)
     snapshots.remove_strays(segment.base_offset for segment in segments)
     return LoadedLog(segments, epochs, producers, snapshots, log_start_offset, log_end_offset, was_shortened)
+
+
+def _close(segments: SegmentList) -> None:
+    for segment in segments:
+        segment.close()
 
 
 def _recover(segments: SegmentList, recovery_point: int, epochs: LeaderEpochs, holes_end: int) -> bool:

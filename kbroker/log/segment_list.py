@@ -6,9 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import is_
 
+from kbroker.log.aborted_index import AbortedTransaction, aborted_in_range
+from kbroker.log.file_slice import FileSlice
 from kbroker.log.segment import Segment
 
-__all__ = ["SegmentList"]
+__all__ = ["SegmentList", "find_aborted"]
 
 
 class SegmentList:
@@ -46,6 +48,16 @@ class SegmentList:
     def starting_with(self, offset: int) -> list[Segment]:
         """The segment that would hold `offset`, and all behind it."""
         return self._segments[self.floor_number(offset) :]
+
+    def find_batch(self, offset: int) -> tuple[Segment | None, int, int]:
+        """The first batch that ends at `offset` or later, its position and size: compaction may have emptied whole
+        segments."""
+        for segment in self.starting_with(offset):
+            segment.ensure_size()
+            position, size = segment.find_batch(offset)
+            if position >= 0:
+                return segment, position, size
+        return None, -1, 0
 
     def from_number(self, number: int) -> list[Segment]:
         return self._segments[number:]
@@ -91,3 +103,15 @@ class SegmentList:
         self._segments = [segment]
         self._bases = [segment.base_offset]
         return gone
+
+
+def find_aborted(
+    segments: Sequence[Segment], start_offset: int, end_offset: int, within: FileSlice | None
+) -> list[AbortedTransaction]:
+    """Those with data in [start, end). `within`: no further than this slice reaches, which was read from the start; a
+    reader who is far behind would get all of them again with every slice."""
+    if within is not None:
+        for segment in segments:
+            if segment.file is within.file:
+                end_offset = min(end_offset, segment.offset_behind(within.position + within.size, end_offset))
+    return list(aborted_in_range((segment.aborted for segment in segments), start_offset, end_offset))

@@ -23,6 +23,7 @@ from kbroker.errors import StorageFailure
 from kbroker.log.cleanable import Cleanable
 from kbroker.log.compaction import Compaction, Limits
 from kbroker.log.filesystem import FileSystem
+from kbroker.log.log_compaction import begin_compaction, cleanable_of, replace_segments
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.record_batch import InvalidBatch
 from kbroker.replication.cleaner_pace import CleanerPace, CompactionStopped
@@ -163,7 +164,7 @@ class LogCleaner:
         log, now_ms = partition.log, self._clock.now_ms()
         if log.recovery_point < log.segment_base_offsets[-1]:
             self._flusher.request(partition)
-        cleanable = log.cleanable(now_ms)
+        cleanable = cleanable_of(log, now_ms)
         if cleanable.is_checkpoint_wrong:
             if log.cleaner_offset is not None and not log.config.is_deleted:
                 text = "%s-%d was compacted up to %d, which is not in the log: it begins anew at %d"
@@ -183,14 +184,14 @@ class LogCleaner:
 
         began, size_before = self._clock.monotonic(), cleanable.clean_bytes + cleanable.cleanable_bytes
         try:
-            compaction = log.begin_compaction(cleanable, self._clock.now_ms(), self._limits(), self._pace)
+            compaction = begin_compaction(log, cleanable, self._clock.now_ms(), self._limits(), self._pace)
             end_offset = await in_thread(compaction.build_map)
             for group in await in_thread(compaction.groups):
                 cleaned = await in_thread(compaction.write_cleaned, group)
                 if (
                     is_another()
                     or not self._may_clean(partition)
-                    or not log.replace_segments([each.segment for each in group], cleaned, self._clock.now_ms())
+                    or not replace_segments(log, [each.segment for each in group], cleaned, self._clock.now_ms())
                 ):
                     await in_thread(cleaned.discard)
                     return True
@@ -232,7 +233,7 @@ class LogCleaner:
     def _give_up(self, partition: Partition, reason: str, bug: Exception | None = None) -> None:
         size = 0
         with suppress(StorageFailure, InvalidBatch):
-            size = partition.log.cleanable(self._clock.now_ms()).cleanable_bytes
+            size = cleanable_of(partition.log, self._clock.now_ms()).cleanable_bytes
         self._uncleanable[partition] = (partition.log, size)
         fields = {"topic": partition.topic, "partition": partition.index}
         text = "%s-%d is not compacted any more, until a restart: %s"

@@ -7,7 +7,8 @@ are: the image does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import trio
 
@@ -42,9 +43,15 @@ class PartitionTable:
         flusher: Flusher,
         clock: Clock,
         random_name: Callable[[], str],
+        broken: Mapping[str, StorageFailure] = MappingProxyType({}),
     ) -> None:
+        """`broken`: data directories that cannot be used, and why."""
         self.directories = directories
-        self.gates = {directory.path: StorageGate(directory.path) for directory in directories}
+        self.gates = {path: StorageGate(path) for path in (*(each.path for each in directories), *broken)}
+        for path, failure in broken.items():
+            self.gates[path].close(failure)
+        self._offline: set[tuple[str, int]] = set()  # partitions whose directory broke, now or before the start
+        self._retired: set[str] = set()
         self.dirty: set[Partition] = set()
         self._broker_id = broker_id
         self._config = config
@@ -53,7 +60,7 @@ class PartitionTable:
         self._random_name = random_name
         self._topics: dict[str, list[Partition | None]] = {}
         self._names_by_id: dict[bytes, str] = {}
-        self._directory_of = _directories_by_partition(directories, random_name)
+        self._directory_of, self._contested = _directories_by_partition(directories, random_name)
         self._held: dict[DataDirectory, int] = {directory: len(directory.partitions) for directory in directories}
         self.moves = ReplicaMoves(self, random_name)
         self._incomplete: dict[str, Topic] = {}  # some of their partitions could not be opened
@@ -74,6 +81,14 @@ class PartitionTable:
             return None
         return partitions[index]
 
+    @property
+    def has_offline(self) -> bool:
+        return bool(self._offline)
+
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Whether this broker has the partition, in a data directory that is broken."""
+        return (topic, index) in self._offline
+
     def topic_name(self, topic_id: bytes) -> str | None:
         return self._names_by_id.get(topic_id)
 
@@ -89,7 +104,9 @@ class PartitionTable:
             (topic, index)
             for topic in topics
             for index, state in enumerate(topic.partitions)
-            if self._broker_id in state.replicas and (topic.name, index) not in self._directory_of
+            if self._broker_id in state.replicas
+            and (topic.name, index) not in self._directory_of
+            and (topic.name, index) not in self._offline
         ]
         if len(coming) >= _WORTH_A_THREAD:
             made = await trio.to_thread.run_sync(_make_directories, self._spread(coming))
@@ -131,13 +148,35 @@ class PartitionTable:
                 known.leader_epoch = state.leader_epoch
                 continue
             partition = None
-            if self._broker_id in state.replicas:
+            if self._broker_id in state.replicas and not self._is_out_of_reach(topic.name, index):
                 try:
                     partition = self._open(topic, index, state.leader_epoch, config, for_log)
                 except StorageFailure as failure:
                     logger.error("%s-%d cannot be opened: %s", topic.name, index, failure)
                     self._incomplete[topic.name] = topic
             held[index : index + 1] = [partition]
+
+    def _is_out_of_reach(self, topic: str, index: int) -> bool:
+        """What is not found at the start may be in a directory that is broken: to make it anew would lose it."""
+        key = (topic, index)
+        if self._is_starting and key not in self._directory_of and len(self.gates) > len(self.directories):
+            self._offline.add(key)
+        return key in self._offline
+
+    def retire_offline(self) -> None:
+        """About once a second: the partitions of a directory that broke while others are whole are served no more, just
+        as if it had been broken at the start."""
+        broken = {path for path, gate in self.gates.items() if gate.is_offline}
+        if broken == self._retired or len(broken) == len(self.gates):
+            return
+        self._retired = broken
+        for partition in list(self):
+            key = (partition.topic, partition.index)
+            if self._directory_of[key].path in broken:
+                self._offline.add(key)
+                self._topics[partition.topic][partition.index] = None
+                self.moves.cancel(key)
+                partition.leave()
 
     def open_missing(self) -> None:
         """About once a second: what a full disk did not let us open may go now."""
@@ -146,6 +185,8 @@ class PartitionTable:
 
     def _open(self, topic: Topic, index: int, leader_epoch: int, config: TopicConfig, for_log: LogConfig) -> Partition:
         key = (topic.name, index)
+        if key in self._contested:
+            self._settle(topic, index)
         directory = self._directory_of.get(key)
         if directory is not None and self._is_left_over(directory, topic, index):
             directory.delete_log(topic.name, index, self._random_name())
@@ -175,6 +216,17 @@ class PartitionTable:
             dirty=self.dirty,
         )
 
+    def _settle(self, topic: Topic, index: int) -> None:
+        """Logs of one name and several topics: a broken directory is back, and the topic was made anew meanwhile."""
+        key = (topic.name, index)
+        del self._directory_of[key]
+        for directory in self._contested.pop(key):
+            if directory.topic_id(*key) == topic.id:
+                self._directory_of[key] = directory
+            else:
+                directory.delete_log(*key, self._random_name())
+                self._held[directory] -= 1
+
     def _directory_for_new(self, topic: str, index: int) -> DataDirectory:
         """Where somebody wanted it, else where the fewest are."""
         online = [each for each in self.directories if not self.gates[each.path].is_offline]
@@ -197,8 +249,9 @@ class PartitionTable:
         move.partition.replace_log(log, self.gates[move.target.path])
 
     def _is_left_over(self, directory: DataDirectory, topic: Topic, index: int) -> bool:
-        """A directory of a deleted topic of the same name. After a clean stop there is none, and nobody looks."""
-        if self._is_starting and directory.was_clean:
+        """A directory of a deleted topic of the same name. After a clean stop there is none, and nobody looks; unless
+        it may have been out of reach when the topic was deleted."""
+        if self._is_starting and directory.was_clean and len(self.gates) == 1:
             return False
         return directory.topic_id(topic.name, index) not in (None, topic.id)
 
@@ -209,6 +262,7 @@ class PartitionTable:
             if partition is not None:
                 partition.leave()
         for index in range(len(topic.partitions)):
+            self._offline.discard((topic.name, index))
             self.moves.cancel((topic.name, index))
             directory = self._directory_of.pop((topic.name, index), None)
             if directory is not None:
@@ -234,7 +288,7 @@ class PartitionTable:
         threads: all logs share one cache of open files, which knows none.
         """
         self._is_starting = False
-        unclean = [each for each in self if not self._directory_of[each.topic, each.index].was_clean]
+        unclean = [each for each in self if each.log.needs_recovery]
         if unclean:
             logger.warning("recovering %d partitions after an unclean stop", len(unclean))
             began = self._clock.monotonic()
@@ -258,8 +312,16 @@ class PartitionTable:
         """Recovery points, high watermarks and log starts to disk. One at a time: they are files with fixed names."""
         async with self._checkpointing:
             for directory in self.directories:
-                if not self.gates[directory.path].is_offline:
+                gate = self.gates[directory.path]
+                if gate.is_offline:
+                    continue
+                try:
                     await trio.to_thread.run_sync(directory.write_checkpoints, directory.take_checkpoints())
+                except StorageFailure as failure:  # of this directory alone
+                    if failure.is_full:
+                        logger.error("the checkpoints of %s are tried again later: %s", directory.path, failure)
+                    else:
+                        gate.close(failure)
 
     async def checkpoint_cleaner(self, directory: DataDirectory) -> None:
         """How far the logs of a directory are compacted, to disk."""
@@ -291,20 +353,26 @@ class PartitionTable:
 
 def _directories_by_partition(
     directories: Sequence[DataDirectory], random_name: Callable[[], str]
-) -> dict[tuple[str, int], DataDirectory]:
-    """One for each partition. A crash at the end of a move may leave it in two: then the longer log stays."""
+) -> tuple[dict[tuple[str, int], DataDirectory], dict[tuple[str, int], list[DataDirectory]]]:
+    """One for each partition, and those that hold logs of several topics under one name. A crash at the end of a move
+    may leave a log in two: then the longer one stays."""
     found: dict[tuple[str, int], DataDirectory] = {}
+    contested: dict[tuple[str, int], list[DataDirectory]] = {}
     for directory in directories:
         for key in directory.partitions:
             other = found.setdefault(key, directory)
             if other is directory:
+                continue
+            ids = {other.topic_id(*key), directory.topic_id(*key)}
+            if len(ids) > 1 and None not in ids:
+                contested.setdefault(key, [other]).append(directory)
                 continue
             ends = [each.end_offset_on_disk(*key) for each in (other, directory)]
             kept, dropped = (other, directory) if ends[0] >= ends[1] else (directory, other)
             logger.warning("%s-%d is in two directories: the log in %s is dropped", *key, dropped.path)
             dropped.delete_log(*key, random_name())
             found[key] = kept
-    return found
+    return found, contested
 
 
 def _tell_cut(partition: Partition) -> None:
@@ -369,7 +437,7 @@ def _load_all(logs: list[PartitionLog], now_ms: int) -> list[StorageFailure | No
     failures: list[StorageFailure | None] = []
     for log in logs:
         try:
-            log.load()
+            log.recover()
             if log.config.flush_messages == 1:
                 log.flush(now_ms)  # what was in memory only when the broker died must not be shown yet
         except StorageFailure as failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kbroker.errors import StorageFailure
+from kbroker.errors import RecoveryNeeded, StorageFailure
 
 __all__ = ["StorageGate"]
 
@@ -21,6 +21,8 @@ class StorageGate:
         self.is_full = False
 
     def close(self, failure: StorageFailure) -> None:
+        if isinstance(failure, RecoveryNeeded):
+            return  # the matter of one log
         if failure.is_full:
             if not self.is_full:
                 logger.error("%s is full: produce is refused until there is room (%s)", self.path, failure)

@@ -28,11 +28,11 @@ from kbroker.controller.tree import Tree
 from kbroker.coordinator.markers import Markers
 from kbroker.coordinator.runtime import GroupCoordinator
 from kbroker.coordinator.transactions import TransactionConfig, TransactionCoordinator
-from kbroker.errors import Refusal, UserError
+from kbroker.errors import Refusal, StorageFailure, UserError
 from kbroker.group.assignors import known_assignors
 from kbroker.group.step import ConsumerTimeouts, GroupConfig
 from kbroker.group_config import consumer_timeouts
-from kbroker.log.directory import DataDirectory
+from kbroker.log.directory import DataDirectory, normalized
 from kbroker.log.file_cache import FileCache
 from kbroker.log.filesystem import OsFileSystem
 from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, TRANSACTION_STATE, random_uuid
@@ -95,7 +95,7 @@ async def run_broker(
     broker_id = config.broker_id if config.broker_id >= 0 else EMBEDDED_BROKER_ID
     paths = (data_dir,) if data_dir is not None else config.data_dirs
     files = FileCache(OsFileSystem(), limit=raise_descriptor_limit())
-    directories = _open_directories(files, paths, broker_id)
+    directories, broken = _open_directories(files, paths, broker_id)
     try:
         flusher = Flusher(clock)
         table = PartitionTable(
@@ -105,6 +105,7 @@ async def run_broker(
             flusher=flusher,
             clock=clock,
             random_name=lambda: os.urandom(16).hex(),
+            broken=broken,
         )
         async with _open_tree(config, directories[0]) as tree:
             controller = Controller(tree, broker_id=broker_id, config=config, clock=clock, random_bytes=os.urandom)
@@ -112,7 +113,10 @@ async def run_broker(
             controller.add_preparer(table.prepare)
             await controller.load()
             for directory in directories:
-                directory.set_cluster_id(controller.image.cluster_id)
+                try:
+                    directory.set_cluster_id(controller.image.cluster_id)
+                except StorageFailure as failure:
+                    table.gates[directory.path].close(failure)
             _tell_start(vitals.version, broker_id, controller.image, directories)
             controller.add_listener(EventLog(controller.image).on_image)
             vitals.state = BrokerState.RECOVERY
@@ -153,18 +157,28 @@ def _refuse_what_is_not_served(config: BrokerConfig) -> None:
         raise UserError("zookeeper.connect is set, but clusters are not served yet: remove it to run a single node")
 
 
-def _open_directories(files: FileCache, paths: Sequence[str], broker_id: int) -> list[DataDirectory]:
+def _open_directories(
+    files: FileCache, paths: Sequence[str], broker_id: int
+) -> tuple[list[DataDirectory], dict[str, StorageFailure]]:
+    """Those that can be used, and what is wrong with the others: without these the broker starts, as Kafka does. Not
+    without the first, which holds the metadata."""
     opened: list[DataDirectory] = []
+    broken: dict[str, StorageFailure] = {}
     try:
-        opened.extend(
-            DataDirectory.open(files, path, broker_id=broker_id, random_below=random.Random().randrange)
-            for path in paths
-        )
+        for path in paths:
+            try:
+                directory = DataDirectory.open(files, path, broker_id=broker_id, random_below=random.Random().randrange)
+            except StorageFailure as failure:
+                if not opened:
+                    raise UserError(f"the data directory cannot be used: {failure}") from failure
+                broken[normalized(path)] = StorageFailure(str(failure))  # one that is full too: nothing in it is known
+            else:
+                opened.append(directory)
     except BaseException:
         for directory in opened:
             directory.release()
         raise
-    return opened
+    return opened, broken
 
 
 @asynccontextmanager
@@ -225,7 +239,7 @@ class _Broker:
                 await self._create_topics(topics)
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
-                background.start_soon(Maintenance(self._table, self._flusher, config, self._clock, context.quotas).run)
+                background.start_soon(self._maintenance(context).run)
                 vitals.cleaner = cleaner = LogCleaner(self._table, self._flusher, config, self._clock)
                 self._controller.add_listener(cleaner.on_image)
                 background.start_soon(cleaner.run)
@@ -248,6 +262,10 @@ class _Broker:
             finally:
                 server.stop_accepting()
                 background.cancel_scope.cancel()
+
+    def _maintenance(self, context: Context) -> Maintenance:
+        bump = self._controller.bump_leader_epochs
+        return Maintenance(self._table, self._flusher, self._config, self._clock, context.quotas, bump)
 
     def _tell_ready(self, listeners: Sequence[Listener]) -> None:
         seconds = self._clock.monotonic() - self._began
@@ -321,6 +339,8 @@ class _Broker:
         config, controller, table = self._config, self._controller, self._table
 
         def find(topic: str, index: int) -> Partition | ErrorCode:
+            if table.is_offline(topic, index):
+                return ErrorCode.KAFKA_STORAGE_ERROR
             is_known = controller.image.partition(topic, index) is not None
             missing = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return table.get(topic, index) or missing

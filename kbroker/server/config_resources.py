@@ -122,7 +122,7 @@ def _facts(context: Context) -> dict[str, str]:
     config = context.config
     facts = {
         "broker.id": str(context.broker_id),
-        "log.dirs": ",".join(each.path for each in context.partitions.directories),
+        "log.dirs": ",".join(context.partitions.gates),
     }
     broker = context.controller.image.brokers.get(context.broker_id)
     if broker is not None and not config.advertised_listeners:

@@ -17,6 +17,8 @@ def hosted_partition(context: Context, topic_name: str, index: int, *, leader_ep
     """`leader_epoch`: the one that the client takes for the current one; -1 if it does not say."""
     partition = context.partitions.get(topic_name, index)
     if partition is None:
+        if context.partitions.is_offline(topic_name, index):
+            return ErrorCode.KAFKA_STORAGE_ERROR
         if context.controller.image.partition(topic_name, index) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

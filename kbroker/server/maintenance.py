@@ -1,5 +1,5 @@
-"""What has to be done now and then: retention, flushes by time, checkpoints, expired producers, deleted files; and
-quotas forget who is idle.
+"""What has to be done now and then: retention, flushes by time, checkpoints, expired producers, deleted files, logs
+that turned out to be damaged; and quotas forget who is idle.
 
 Work over many partitions is cut into slices of about 2 ms, so that requests wait for none of it.
 """
@@ -14,8 +14,10 @@ import trio
 from kbroker.clock import Clock
 from kbroker.config import BrokerConfig
 from kbroker.errors import StorageFailure
+from kbroker.log.filesystem import FileSystem
 from kbroker.log.log_config import UNLIMITED
 from kbroker.replication.flusher import Flusher
+from kbroker.replication.late_recovery import BumpLeaderEpochs, recover_unsound
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.quotas import Quotas
@@ -26,12 +28,20 @@ logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _SLICE_SECONDS = 0.002
+_REMOVED_AT_ONCE = 16
 
 
 class Maintenance:
     def __init__(
-        self, table: PartitionTable, flusher: Flusher, config: BrokerConfig, clock: Clock, quotas: Quotas
+        self,
+        table: PartitionTable,
+        flusher: Flusher,
+        config: BrokerConfig,
+        clock: Clock,
+        quotas: Quotas,
+        bump_leader_epochs: BumpLeaderEpochs,
     ) -> None:
+        self._bump_leader_epochs = bump_leader_epochs
         self._quotas = quotas
         self._table = table
         self._flusher = flusher
@@ -53,7 +63,9 @@ class Maintenance:
                 gate.tick()
             dirty = list(self._table.dirty)
             await self._sliced(dirty, self._flush_if_due)
+            self._table.retire_offline()
             self._table.open_missing()
+            await recover_unsound(self._table, self._bump_leader_epochs)
             self._quotas.forget_idle()
             await self._purge_deleted()
 
@@ -82,12 +94,22 @@ class Maintenance:
             self._table.dirty.discard(partition)
 
     async def _apply_retention(self) -> None:
-        await self._sliced(self._table, self._apply_retention_to)
+        removable: list[str] = []
 
-    def _apply_retention_to(self, partition: Partition) -> None:
-        now_ms = self._clock.now_ms()
-        partition.log.apply_retention(now_ms)
-        partition.log.collect_deleted(now_ms)
+        def apply_to(partition: Partition) -> None:
+            now_ms = self._clock.now_ms()
+            partition.log.apply_retention(now_ms)
+            removable.extend(partition.log.take_deleted(now_ms))
+
+        await self._sliced(self._table, apply_to)
+        await self._remove(removable)
+
+    async def _remove(self, paths: list[str]) -> None:
+        """In a thread: a large file can take its disk seconds. A few at a time, for the thread has to end with us; what
+        is left is found at the next start."""
+        filesystem = self._table.directories[0].files.filesystem
+        for start in range(0, len(paths), _REMOVED_AT_ONCE):
+            await trio.to_thread.run_sync(_remove_all, filesystem, paths[start : start + _REMOVED_AT_ONCE])
 
     async def _expire_producers(self) -> None:
         await self._sliced(self._table, self._expire_producers_of)
@@ -111,3 +133,11 @@ class Maintenance:
             if self._clock.monotonic() - began > _SLICE_SECONDS:
                 await trio.lowlevel.checkpoint()
                 began = self._clock.monotonic()
+
+
+def _remove_all(filesystem: FileSystem, paths: list[str]) -> None:
+    for path in paths:
+        try:
+            filesystem.remove(path)
+        except StorageFailure as failure:
+            logger.error("a file of a deleted segment is left behind until the next start: %s", failure)

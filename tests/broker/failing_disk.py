@@ -21,6 +21,7 @@ class FailingDisk(OsFileSystem):
         self.may_sync = threading.Event()
         self.may_sync.set()
         self.log_syncs = 0
+        self.removers: set[threading.Thread] = set()
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         if create and not os.path.exists(path):
@@ -34,6 +35,11 @@ class FailingDisk(OsFileSystem):
     def make_directory(self, path: str) -> None:
         self.refuse_write(path)
         super().make_directory(path)
+
+    def remove(self, path: str) -> None:
+        if path.endswith(".deleted"):
+            self.removers.add(threading.current_thread())
+        super().remove(path)
 
     def refuse_write(self, path: str) -> None:
         number = errno.ENOSPC if self.is_full else self.write_error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -278,3 +279,24 @@ async def test_a_partition_removed_by_hand_is_an_error_and_not_the_end_of_the_br
     for name in ("plain", "durable", "other"):
         await client.delete_topic(name)
     await client.expect_service()
+
+
+async def test_files_of_deleted_segments_are_removed_off_the_loop(
+    mock_clock: trio.testing.MockClock,
+    disk: FailingDisk,
+    start_broker: StartBroker,
+    connect_to: Connect,
+    data_dir: Path,
+) -> None:
+    client = await connect_to(await start_broker({"log.retention.check.interval.ms": "1000"}))
+    await client.create_topic("t", segment_bytes="300", retention_bytes="0", file_delete_delay_ms="0")
+    for _ in range(9):
+        await client.produce("t", make_batch(bytes(100)))
+    logs = data_dir / "t-0"
+    first = logs / f"{0:020d}.log"
+    with trio.fail_after(30):
+        while first.exists() or list(logs.glob("*.deleted")):
+            mock_clock.jump(1.1)
+            await client.expect_service()
+    assert disk.removers
+    assert threading.main_thread() not in disk.removers

@@ -14,10 +14,12 @@ import trio.testing
 from kbroker.errors import UserError
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import offset_commit
 from kbroker.testing.running_broker import running_broker
 from tests.broker.batches import make_batch
 from tests.broker.child import child_broker, spawn
 from tests.broker.conftest import Connect, StartBroker
+from tests.broker.transactions import committed_offset
 from tests.broker.wire import Client, connect, records_of
 
 
@@ -223,3 +225,54 @@ async def test_a_disk_without_room_refuses_produce_until_there_is_some(small_dis
         assert "Traceback" not in child.stderr
     async with child_broker(data_dir) as child, connect(child.port) as client:
         assert [(record.value or b"").rstrip(b".") for record in await client.read_all("t")] == values
+
+
+async def test_a_log_that_rotted_while_the_broker_was_stopped_gets_a_new_epoch_before_it_serves(
+    mock_clock: trio.testing.MockClock, start_broker: StartBroker, connect_to: Connect, data_dir: Path
+) -> None:
+    broker = await start_broker()
+    client = await connect_to(broker)
+    await client.create_topic("t")
+    for value in (b"first", b"second"):
+        await client.produce("t", make_batch(value))
+    await broker.stop()
+    log = data_dir / "t-0" / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    client = await connect_to(await start_broker())
+    storage_error = ErrorCode.KAFKA_STORAGE_ERROR
+    assert (await client.fetch("t", 0)).error_code == storage_error
+    assert (await client.produce("t", make_batch(b"new"))).error_code == storage_error
+    assert (await client.list_offset("t", -1)).error_code == storage_error
+    assert (await client.delete_records("t", 1)).error_code == storage_error
+    mock_clock.jump(1.1)
+    with trio.fail_after(30):
+        while (answer := await client.produce("t", make_batch(b"new"))).error_code == storage_error:
+            await trio.testing.wait_all_tasks_blocked()
+    assert (answer.error_code, answer.base_offset) == (0, 1)
+    assert (await client.topic_metadata("t")).partitions[0].leader_epoch == 1
+    assert [record.value for record in await client.read_all("t")] == [b"first", b"new"]
+
+
+async def test_groups_are_there_again_after_their_log_was_recovered(
+    mock_clock: trio.testing.MockClock, start_broker: StartBroker, connect_to: Connect, data_dir: Path
+) -> None:
+    properties = {"offsets.topic.num.partitions": "1"}
+    broker = await start_broker(properties)
+    client = await connect_to(broker)
+    await client.create_topic("t")
+    assert (await client.ask("FindCoordinator", 3, key="g", key_type=0)).error_code == 0
+    for offset in (3, 4):
+        committed = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        topics = [offset_commit.OffsetCommitRequestTopic(name="t", partitions=[committed])]
+        answer = await client.ask("OffsetCommit", 8, group_id="g", topics=topics)
+        assert answer.topics[0].partitions[0].error_code == 0
+    await broker.stop()
+    log = data_dir / "__consumer_offsets-0" / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    client = await connect_to(await start_broker(properties))
+    mock_clock.jump(1.1)
+    with trio.fail_after(30):
+        while (found := await committed_offset(client, "g", "t"))[0] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            mock_clock.jump(0.2)
+            await trio.testing.wait_all_tasks_blocked()
+    assert found == (0, 3)

@@ -8,7 +8,7 @@ from kbroker.log.file_cache import FileCache
 from kbroker.log.file_slice import FileSlice
 from kbroker.log.filesystem import FileSystem
 from kbroker.log.log_config import LogConfig
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.partition_log import AppendResult, PartitionLog
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.record_batch import BatchHeader, iter_headers
 from kbroker.protocol.records import (
@@ -94,6 +94,21 @@ def read_values(log: PartitionLog, offset: int | None = None, *, up_to: int | No
             ]
             at = header.last_offset + 1
     return values
+
+
+def append_run(log: PartitionLog, batches: Sequence[bytearray], epoch: int, now_ms: int) -> list[AppendResult]:
+    """Several batches in one write; each is accepted or refused by itself."""
+    results = [log.stage(batch, epoch, now_ms) for batch in batches]
+    log.commit()
+    return results
+
+
+def remove_deleted(log: PartitionLog, filesystem: FileSystem, now_ms: int) -> list[str]:
+    """As a thread of the broker does it. What went."""
+    paths = log.take_deleted(now_ms)
+    for path in paths:
+        filesystem.remove(path)
+    return paths
 
 
 def open_log(

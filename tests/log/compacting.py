@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.log.compaction import Limits
 from kbroker.log.file_slice import FileSlice
+from kbroker.log.log_compaction import begin_compaction, cleanable_of, replace_segments
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import Codec
@@ -55,16 +56,16 @@ def keyed_batch(
 
 def compact(log: PartitionLog, now_ms: int = NOW, *, limits: Limits = AMPLE) -> None:
     """As the cleaner does it, without its thread."""
-    found = log.cleanable(now_ms)
+    found = cleanable_of(log, now_ms)
     if found.is_checkpoint_wrong:
         log.cleaner_offset = found.first_dirty_offset
     if not found.cleanable_bytes:
         return
-    compaction = log.begin_compaction(found, now_ms, limits, NoPace())
+    compaction = begin_compaction(log, found, now_ms, limits, NoPace())
     end_offset = compaction.build_map()
     for group in compaction.groups():
         cleaned = compaction.write_cleaned(group)
-        assert log.replace_segments([each.segment for each in group], cleaned, now_ms)
+        assert replace_segments(log, [each.segment for each in group], cleaned, now_ms)
     log.cleaner_offset = end_offset
 
 

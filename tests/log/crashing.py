@@ -1,7 +1,12 @@
-"""A file system that stops for good before a change that a test chooses."""
+"""A file system that stops for good before a change that a test chooses; and that a loss of power may set back: names
+that were removed since their directory was synced are there again."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
+from kbroker.protocol.record_batch import ReadBuffer
 from kbroker.testing.faulty_filesystem import FaultyFile, FaultyFileSystem
 
 __all__ = ["Crashed", "CrashingFileSystem"]
@@ -18,6 +23,7 @@ class CrashingFileSystem(FaultyFileSystem):
         super().__init__()
         self.changes = 0
         self.crash_at: int | None = None
+        self._removed: dict[str, bytes] = {}
 
     def change(self) -> None:
         self.changes += 1
@@ -27,11 +33,14 @@ class CrashingFileSystem(FaultyFileSystem):
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
         if create:
             self.change()
-        return super().open(path, create=create)
+        return _CrashingFile(self, path, super().open(path, create=create))
 
     def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
         self.change()
         super().replace(path, content, sync=sync)
+        self._removed.pop(path, None)
+        if sync:
+            self._make_durable(os.path.dirname(path))
 
     def rename(self, source: str, target: str) -> None:
         self.change()
@@ -39,6 +48,8 @@ class CrashingFileSystem(FaultyFileSystem):
 
     def remove(self, path: str) -> None:
         self.change()
+        if path in self._files:
+            self._removed[path] = self._files[path].durable
         super().remove(path)
 
     def make_directory(self, path: str) -> None:
@@ -48,3 +59,39 @@ class CrashingFileSystem(FaultyFileSystem):
     def sync_directory(self, path: str) -> None:
         self.change()
         super().sync_directory(path)
+        self._make_durable(path)
+
+    def _make_durable(self, directory: str) -> None:
+        for path in [each for each in self._removed if os.path.dirname(each) == directory]:
+            del self._removed[path]
+
+    def crash(self, *, kept: float = 0.0) -> None:
+        """`kept`: the part of what each file was to get since its last fsync that it did get."""
+        for path, content in self._removed.items():
+            if path not in self._files and os.path.dirname(path) in self._directories:
+                super().replace(path, content)
+        self._removed.clear()
+        for each in self._files.values():
+            new = max(len(each.data) - len(each.durable), 0)
+            each.durable += bytes(each.data[len(each.durable) : len(each.durable) + int(new * kept)])
+        super().crash()
+
+
+class _CrashingFile(FaultyFile):
+    __slots__ = ("_crashing",)
+
+    def __init__(self, filesystem: CrashingFileSystem, path: str, file: FaultyFile) -> None:
+        super().__init__(filesystem, path, file._content)
+        self._crashing = filesystem
+
+    def write_at(self, buffers: Sequence[ReadBuffer], position: int) -> int:
+        self._crashing.change()
+        return super().write_at(buffers, position)
+
+    def truncate(self, size: int) -> None:
+        self._crashing.change()
+        super().truncate(size)
+
+    def sync(self) -> None:
+        self._crashing.change()
+        super().sync()

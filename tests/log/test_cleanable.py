@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kbroker.log.log_compaction import cleanable_of
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
@@ -27,7 +28,7 @@ def test_everything_but_the_active_segment_is_dirty_at_first(faulty: FaultyFileS
     log = ten_segments(faulty)
     append(log, keyed_batch(("k", "active")))
     log.flush(NOW)
-    found = log.cleanable(NOW)
+    found = cleanable_of(log, NOW)
     assert (found.first_dirty_offset, found.first_uncleanable_offset, found.clean_bytes) == (0, 10, 0)
     assert found.dirty_ratio == 1.0
     log.close()
@@ -36,10 +37,10 @@ def test_everything_but_the_active_segment_is_dirty_at_first(faulty: FaultyFileS
 def test_what_is_not_fsynced_or_not_committed_waits(faulty: FaultyFileSystem) -> None:
     log = ten_segments(faulty)
     log.recovery_point = 4
-    assert log.cleanable(NOW).first_uncleanable_offset == 4
+    assert cleanable_of(log, NOW).first_uncleanable_offset == 4
     log.recovery_point = 10
     log.set_high_watermark(7)
-    assert log.cleanable(NOW).first_uncleanable_offset == 7
+    assert cleanable_of(log, NOW).first_uncleanable_offset == 7
     log.close()
 
 
@@ -47,23 +48,23 @@ def test_the_ratio_is_that_of_dirty_bytes_to_all_that_may_be_compacted(faulty: F
     log = ten_segments(faulty)
     size = log.size_bytes // 10
     log.cleaner_offset = 6
-    found = log.cleanable(NOW)
+    found = cleanable_of(log, NOW)
     assert (found.clean_bytes, found.cleanable_bytes) == (6 * size, 4 * size)
     assert found.dirty_ratio == 0.4
     assert found.is_due(replace(SMALL, min_cleanable_dirty_ratio=0.39))
     assert not found.is_due(replace(SMALL, min_cleanable_dirty_ratio=0.4))
     log.cleaner_offset = 10
-    assert not log.cleanable(NOW).is_due(SMALL)
+    assert not cleanable_of(log, NOW).is_due(SMALL)
     log.close()
 
 
 def test_young_segments_are_left_alone_for_min_compaction_lag_ms(faulty: FaultyFileSystem) -> None:
     log = ten_segments(faulty)
     log.update_config(replace(SMALL, min_compaction_lag_ms=5000))
-    assert log.cleanable(NOW + 4999).first_uncleanable_offset == 0
-    assert log.cleanable(NOW + 5000).first_uncleanable_offset == 1
-    assert log.cleanable(NOW + 8000).first_uncleanable_offset == 4
-    assert log.cleanable(NOW + 60_000).first_uncleanable_offset == 10
+    assert cleanable_of(log, NOW + 4999).first_uncleanable_offset == 0
+    assert cleanable_of(log, NOW + 5000).first_uncleanable_offset == 1
+    assert cleanable_of(log, NOW + 8000).first_uncleanable_offset == 4
+    assert cleanable_of(log, NOW + 60_000).first_uncleanable_offset == 10
     log.close()
 
 
@@ -72,9 +73,9 @@ def test_after_max_compaction_lag_ms_the_ratio_does_not_matter(faulty: FaultyFil
     log.cleaner_offset = 8
     config = replace(SMALL, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000)
     log.update_config(config)
-    waiting = log.cleanable(NOW + 8000 + 5000)
+    waiting = cleanable_of(log, NOW + 8000 + 5000)
     assert (waiting.overdue_ms, waiting.is_due(config)) == (0, False)
-    overdue = log.cleanable(NOW + 8000 + 5001)
+    overdue = cleanable_of(log, NOW + 8000 + 5001)
     assert (overdue.overdue_ms, overdue.is_due(config)) == (1, True)
     log.close()
 
@@ -96,9 +97,9 @@ def test_a_checkpoint_that_is_not_in_the_log_counts_for_nothing(faulty: FaultyFi
     log = ten_segments(faulty, replace(SMALL, cleanup_policy=frozenset({"compact", "delete"})))
     assert log.delete_records_before(3) == 3
     log.cleaner_offset = checkpoint
-    found = log.cleanable(NOW)
+    found = cleanable_of(log, NOW)
     assert (found.first_dirty_offset, found.is_checkpoint_wrong) == (3, True)
     compact(log)
     assert log.cleaner_offset == 10
-    assert not log.cleanable(NOW).is_checkpoint_wrong
+    assert not cleanable_of(log, NOW).is_checkpoint_wrong
     log.close()

@@ -11,6 +11,7 @@ from kbroker.errors import StorageFailure
 from kbroker.log.compaction import Limits
 from kbroker.log.file_slice import FileSlice
 from kbroker.log.filesystem import FileSystem
+from kbroker.log.log_compaction import begin_compaction, cleanable_of, replace_segments
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment import Segment
@@ -18,7 +19,7 @@ from kbroker.protocol.compression import Codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.record_batch import InvalidBatch, restamp
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
-from tests.log.batches import NOW, append, make_batch, make_marker, open_log, read_bytes, read_headers
+from tests.log.batches import NOW, append, make_batch, make_marker, open_log, read_bytes, read_headers, remove_deleted
 from tests.log.compacting import SMALL, NoPace, compact, keyed_batch, pairs_of, records_of, seal
 
 Place = tuple[FileSystem, str]
@@ -74,7 +75,7 @@ def test_small_segments_become_one_and_none_grows_beyond_its_bound(place: Place)
         append(log, keyed_batch(("k", "x" * 20)))
     seal(log)
     compact(log)
-    assert all(log._segments[number].ensure_size() <= 400 for number in range(1, len(log.segment_base_offsets)))
+    assert all(log.segments[number].ensure_size() <= 400 for number in range(1, len(log.segment_base_offsets)))
     log.close()
 
 
@@ -93,7 +94,7 @@ def test_a_group_stays_within_the_bounds_of_the_indexes(faulty: FaultyFileSystem
     log = filled((faulty, "/t"), small_index, *([(f"k{number}", "x")] for number in range(30)))
     compact(log)
     assert pairs_of(log)[-1][0] == 29
-    for segment in log._segments.from_number(0)[:-1]:
+    for segment in log.segments.from_number(0)[:-1]:
         assert faulty.size(segment.index_paths[0]) <= 60
         assert faulty.size(segment.index_paths[1]) <= 60
     log.close()
@@ -160,11 +161,12 @@ def test_slices_of_segments_that_were_replaced_can_be_read_to_their_end(place: P
     piece = log.read(0, 1 << 20)
     assert isinstance(piece, FileSlice)
     compact(log)
-    log.collect_deleted(NOW + 1)
+    filesystem, path = place
+    remove_deleted(log, filesystem, NOW + 1)
     assert piece.is_valid()
     assert b"old" in piece.read()
     piece.release()
-    filesystem, path = place
+    remove_deleted(log, filesystem, NOW + 1)
     assert not [name for name in filesystem.list_names(path) if name.endswith(".deleted")]
     log.close()
 
@@ -307,7 +309,7 @@ def test_nothing_of_an_open_transaction_is_touched(place: Place) -> None:
     seal(log)
     append(log, keyed_batch(("a", "3")))
     seal(log)
-    assert log.cleanable(NOW).first_uncleanable_offset == 1
+    assert cleanable_of(log, NOW).first_uncleanable_offset == 1
     compact(log)
     assert [each[0] for each in pairs_of(log)] == [0, 1, 2]
     log.close()
@@ -323,7 +325,7 @@ def test_a_small_buffer_takes_several_rounds_to_the_same_end(faulty: FaultyFileS
     newest = {key: (offset, key, value) for offset, (key, value) in enumerate(pairs)}
     limits = Limits(dedupe_buffer_size=24 * 10, load_factor=1.0, io_buffer_size=100)
     rounds = 0
-    while log.cleanable(NOW).cleanable_bytes:
+    while cleanable_of(log, NOW).cleanable_bytes:
         compact(log, limits=limits)
         rounds += 1
     assert rounds > 3
@@ -405,12 +407,12 @@ def test_segments_that_are_not_there_any_more_are_not_replaced(place: Place) -> 
         segment_bytes=200, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=0, file_delete_delay_ms=0
     )
     log = filled(place, both, *([("a", "x" * 100)] for _ in range(6)))
-    compaction = log.begin_compaction(log.cleanable(NOW), NOW, Limits(), NoPace())
+    compaction = begin_compaction(log, cleanable_of(log, NOW), NOW, Limits(), NoPace())
     compaction.build_map()
     group, *_ = compaction.groups()
     cleaned = compaction.write_cleaned(group)
     assert log.apply_retention(NOW) > 0
-    assert not log.replace_segments([each.segment for each in group], cleaned, NOW)
+    assert not replace_segments(log, [each.segment for each in group], cleaned, NOW)
     cleaned.discard()
     filesystem, path = place
     assert not [name for name in filesystem.list_names(path) if name.endswith((".cleaned", ".swap"))]
@@ -419,9 +421,9 @@ def test_segments_that_are_not_there_any_more_are_not_replaced(place: Place) -> 
 
 def test_the_active_segment_is_never_replaced(place: Place) -> None:
     log = filled(place, BIG, [("a", "1")])
-    segments: list[Segment] = log._segments.from_number(0)
-    assert log._segments.find_run(segments[:1]) == 0
-    assert log._segments.find_run(segments) is None
+    segments: list[Segment] = log.segments.from_number(0)
+    assert log.segments.find_run(segments[:1]) == 0
+    assert log.segments.find_run(segments) is None
     log.close()
 
 
@@ -453,5 +455,5 @@ def test_a_follower_takes_holes_and_compacts_on(place: Place) -> None:
     compact(log)
     assert [each[0] for each in pairs_of(log)] == [200, 300]
     assert log.cleaner_offset == 300  # though its last batch ended before
-    assert not log.cleanable(NOW).cleanable_bytes
+    assert not cleanable_of(log, NOW).cleanable_bytes
     log.close()

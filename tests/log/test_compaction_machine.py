@@ -13,11 +13,12 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.log.compaction import Limits
+from kbroker.log.log_compaction import cleanable_of
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.error_codes import ErrorCode
-from tests.log.batches import NOW, open_log, read_headers
+from tests.log.batches import NOW, open_log, read_headers, remove_deleted
 from tests.log.compacting import compact, keyed_batch, records_of
 from tests.log.crashing import Crashed, CrashingFileSystem
 
@@ -104,18 +105,18 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        self.log.collect_deleted(self.now)
+        remove_deleted(self.log, self.filesystem, self.now)
 
     @rule()
     def compact(self) -> None:
-        cleanable = self.log.cleanable(self.now)
+        cleanable = cleanable_of(self.log, self.now)
         if cleanable.cleanable_bytes:
             self.note_round()
             compact(self.log, self.now, limits=self.limits)
             assert (self.log.cleaner_offset or 0) > cleanable.first_dirty_offset
             self.check_newest_alone(self.log.cleaner_offset or 0)
 
-    @precondition(lambda self: self.log.cleanable(self.now).cleanable_bytes > 0)
+    @precondition(lambda self: cleanable_of(self.log, self.now).cleanable_bytes > 0)
     @rule(changes=st.integers(0, 60), is_power_lost=st.booleans())
     def die_while_compacting(self, changes: int, is_power_lost: bool) -> None:
         self.note_round()

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from kbroker.errors import UserError
+from kbroker.errors import RecoveryNeeded, StorageFailure, UserError
 from kbroker.log.directory import DataDirectory
 from kbroker.log.directory_metadata import deleted_name, split_partition_name
 from kbroker.log.file_cache import FileCache
@@ -73,12 +73,15 @@ def test_a_newer_format_is_refused_and_left_alone(place: Place, content: bytes) 
     open_directory(place).release()
 
 
-def test_a_directory_that_cannot_be_written_is_refused_in_one_line(faulty: FaultyFileSystem) -> None:
+def test_a_directory_that_cannot_be_written_is_a_failure_of_the_disk_and_is_not_kept_locked(
+    faulty: FaultyFileSystem,
+) -> None:
     faulty.make_directory("/data")
     faulty.room = 0
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(StorageFailure):
         open_directory((faulty, "/data"))
-    assert "\n" not in str(caught.value)
+    faulty.room = None
+    open_directory((faulty, "/data"))
 
 
 def test_logs_are_found_again_with_their_offsets_after_a_clean_stop(place: Place) -> None:
@@ -135,6 +138,10 @@ def test_without_the_clean_marker_logs_are_recovered(place: Place) -> None:
     again = open_directory(place)
     assert not again.was_clean
     reopened = again.open_log("t", 0, LogConfig())
+    with pytest.raises(RecoveryNeeded):
+        read_values(reopened)
+    assert again.unsound == {("t", 0)}
+    reopened.recover()
     assert len(read_values(reopened)) == 6
     assert reopened.was_shortened
     again.close(NOW)
@@ -149,7 +156,7 @@ def test_a_log_that_was_never_recovered_keeps_the_directory_unclean(place: Place
         log.close_files()
     directory.release()
     again = open_directory(place)
-    again.open_log("t", 0, LogConfig()).load()
+    again.open_log("t", 0, LogConfig()).recover()
     again.close(NOW)
     assert not open_directory(place).was_clean
 
@@ -255,3 +262,17 @@ def test_how_far_logs_are_compacted_is_kafkas_file_and_forgets_what_is_deleted(p
     assert again.create_log("a", 0, TOPIC_ID, LogConfig()).cleaner_offset is None
     again.close(NOW)
     assert filesystem.read(checkpoint) == b"0\n1\nb 0 9\n"
+
+
+def test_a_log_that_was_cut_to_compare_it_has_to_be_recovered(place: Place) -> None:
+    filesystem, path = place
+    directory = open_directory(place)
+    append(directory.create_log("t", 0, TOPIC_ID, LogConfig()), make_batch(b"a"))
+    directory.close(NOW)
+    file = filesystem.open(f"{path}/t-0/{0:020d}.log")
+    file.write_at([b"torn"], file.size())
+    file.close()
+    again = open_directory(place)
+    assert again.end_offset_on_disk("t", 0) == 1
+    assert again.open_log("t", 0, LogConfig()).needs_recovery
+    again.release()

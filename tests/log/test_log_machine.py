@@ -11,7 +11,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.record_batch import iter_headers
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
-from tests.log.batches import NOW, make_batch, open_log, read_bytes, read_headers
+from tests.log.batches import NOW, append_run, make_batch, open_log, read_bytes, read_headers, remove_deleted
 
 PATH = "/t-0"
 
@@ -75,7 +75,7 @@ class LogMachine(RuleBasedStateMachine):
             )
             for count, sequence in zip(counts, sequences, strict=True)
         ]
-        results = self.log.append_run(run, self.epoch, self.now)
+        results = append_run(self.log, run, self.epoch, self.now)
         for count, sequence, result in zip(counts, sequences, results, strict=True):
             assert result.error == ErrorCode.NONE
             assert result.base_offset == self.end
@@ -132,7 +132,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def retention(self) -> None:
         self.log.apply_retention(self.now)
-        self.log.collect_deleted(self.now)
+        remove_deleted(self.log, self.filesystem, self.now)
         self.start = max(self.start, self.log.segment_base_offsets[0])
         assert self.start <= self.high_watermark
 

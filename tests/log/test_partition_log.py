@@ -17,12 +17,14 @@ from kbroker.testing.faulty_filesystem import FaultyFileSystem
 from tests.log.batches import (
     NOW,
     append,
+    append_run,
     make_batch,
     make_marker,
     open_log,
     read_bytes,
     read_headers,
     read_values,
+    remove_deleted,
 )
 
 Place = tuple[FileSystem, str]
@@ -49,7 +51,7 @@ def test_a_run_is_written_at_once_and_each_batch_judged_alone(place: Place) -> N
     log = open_log(*place)
     bad = make_batch(b"b")
     bad[-1] ^= 1
-    results = log.append_run([make_batch(b"a"), bad, make_batch(b"c", b"d")], 0, NOW)
+    results = append_run(log, [make_batch(b"a"), bad, make_batch(b"c", b"d")], 0, NOW)
     assert [(result.error, result.base_offset) for result in results] == [
         (ErrorCode.NONE, 0),
         (ErrorCode.CORRUPT_MESSAGE, -1),
@@ -61,7 +63,7 @@ def test_a_run_is_written_at_once_and_each_batch_judged_alone(place: Place) -> N
 
 def test_a_run_may_cross_a_roll(place: Place) -> None:
     log = open_log(*place, SMALL)
-    results = log.append_run([make_batch(b"x" * 200) for _ in range(12)], 0, NOW)
+    results = append_run(log, [make_batch(b"x" * 200) for _ in range(12)], 0, NOW)
     assert [result.base_offset for result in results] == list(range(12))
     assert len(log.segment_base_offsets) > 2
     assert [offset for offset, _value in read_values(log)] == list(range(12))
@@ -87,8 +89,9 @@ def test_a_batch_larger_than_a_segment_is_refused(place: Place) -> None:
 def test_old_messages_are_stored_as_a_batch(place: Place) -> None:
     log = open_log(*place)
     old = build_message_set([Record(0, NOW, None, b"a"), Record(1, NOW, None, b"b")], magic=0)
-    assert log.append_message_set(old, 0, NOW).last_offset == 1
-    assert log.append_message_set(b"rubbish that is long enough to be read", 0, NOW).error != ErrorCode.NONE
+    assert log.stage_message_set(old, 0, NOW).last_offset == 1
+    log.commit()
+    assert log.stage_message_set(b"rubbish that is long enough to be read", 0, NOW).error != ErrorCode.NONE
     assert read_values(log) == [(0, b"a"), (1, b"b")]
     log.close()
 
@@ -130,9 +133,9 @@ def test_idempotent_retries_within_one_run_and_across_runs(place: Place) -> None
     log = open_log(*place)
     first = [make_batch(b"a", b"b", producer_id=1), make_batch(b"c", producer_id=1, sequence=2)]
     again = [bytearray(batch) for batch in first]
-    twice = log.append_run([*first, make_batch(b"a", b"b", producer_id=1)], 0, NOW)
+    twice = append_run(log, [*first, make_batch(b"a", b"b", producer_id=1)], 0, NOW)
     assert [result.is_duplicate for result in twice] == [False, False, True]
-    repeated = log.append_run(again, 0, NOW)
+    repeated = append_run(log, again, 0, NOW)
     assert [(result.base_offset, result.last_offset, result.is_duplicate) for result in repeated] == [
         (0, 1, True),
         (2, 2, True),
@@ -239,12 +242,13 @@ def test_a_slice_keeps_its_file_though_the_segment_is_deleted(place: Place) -> N
     slice_ = log.read(0, 1000)
     assert isinstance(slice_, FileSlice)
     assert log.apply_retention(NOW) > 0
-    assert log.collect_deleted(NOW) is None
+    remove_deleted(log, filesystem, NOW)
     assert [name for name in filesystem.list_names(path) if name.endswith(".log.deleted")]
     assert read_header(slice_.read()).base_offset == 0
     assert slice_.is_valid()
     slice_.release()
     slice_.release()
+    remove_deleted(log, filesystem, NOW)
     assert not [name for name in filesystem.list_names(path) if name.endswith(".deleted")]
     log.close()
 
@@ -509,9 +513,9 @@ def test_deleted_files_stay_for_the_delay(place: Place) -> None:
     log = open_log(filesystem, path, LogConfig(segment_bytes=500, retention_bytes=0, file_delete_delay_ms=50))
     fill(log, 20)
     log.apply_retention(NOW)
-    assert log.collect_deleted(NOW + 49) == NOW + 50
+    assert remove_deleted(log, filesystem, NOW + 49) == []
     assert [name for name in filesystem.list_names(path) if name.endswith(".deleted")]
-    assert log.collect_deleted(NOW + 50) is None
+    assert remove_deleted(log, filesystem, NOW + 50)
     assert not [name for name in filesystem.list_names(path) if name.endswith(".deleted")]
     log.close()
 

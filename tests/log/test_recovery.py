@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.errors import RecoveryNeeded
+from kbroker.log.file_cache import FileCache
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.error_codes import ErrorCode
@@ -335,3 +337,36 @@ def test_aborted_transactions_are_listed_once_after_recovery(faulty: FaultyFileS
     again = recover(faulty)
     assert again.aborted_transactions(0, 99) == expected
     assert again.last_stable_offset == 24
+
+
+@pytest.mark.parametrize("lost", [1, len(make_batch(b"%04d" % 0 + b"x" * 40, producer_id=7)), 100_000])
+def test_a_damaged_log_that_was_closed_is_left_alone_until_somebody_sees_to_its_recovery(
+    faulty: FaultyFileSystem, lost: int
+) -> None:
+    log = filled(faulty)
+    log.close()
+    last = path_of(log.segment_base_offsets[-1])
+    overwrite(faulty, last, faulty.read(last)[:-lost])
+    before = faulty.read(last)
+    calls: list[None] = []
+    again = PartitionLog(FileCache(faulty), PATH, SMALL, recovery_point=60, on_unsound=lambda: calls.append(None))
+    open_files = faulty.open_files
+    for _ in range(2):
+        with pytest.raises(RecoveryNeeded):
+            again.load()
+    assert len(calls) == 2
+    assert (again.needs_recovery, faulty.read(last), faulty.open_files) == (True, before, open_files)
+    again.recover()
+    assert again.was_shortened
+    assert again.log_end_offset < 60
+    check_indexes(faulty, again)
+
+
+def test_a_sound_log_that_was_closed_calls_nobody(faulty: FaultyFileSystem) -> None:
+    filled(faulty).close()
+
+    def fail() -> None:
+        raise AssertionError
+
+    again = PartitionLog(FileCache(faulty), PATH, SMALL, recovery_point=60, on_unsound=fail)
+    assert again.log_end_offset == 60

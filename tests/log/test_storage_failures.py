@@ -9,7 +9,7 @@ import pytest
 from kbroker.errors import StorageFailure
 from kbroker.log.log_config import LogConfig
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
-from tests.log.batches import NOW, append, make_batch, make_marker, open_log, read_values
+from tests.log.batches import NOW, append, append_run, make_batch, make_marker, open_log, read_values
 
 PATH = "/t-0"
 
@@ -24,7 +24,7 @@ def test_a_full_disk_refuses_the_run_whole_and_takes_it_when_there_is_room(fault
         faulty.room = room
         run = [make_batch(b"a" * 40, producer_id=1, sequence=5, timestamp=NOW + 99), make_batch(b"b")]
         with pytest.raises(StorageFailure) as caught:
-            log.append_run(run, 0, NOW)
+            append_run(log, run, 0, NOW)
         assert caught.value.is_full
         assert faulty.size(f"{PATH}/{0:020d}.log") == size
         assert log.log_end_offset == 5
@@ -138,7 +138,7 @@ def test_a_broken_disk_is_told_from_a_full_one(faulty: FaultyFileSystem) -> None
 def test_short_writes_are_completed(faulty: FaultyFileSystem, longest: int) -> None:
     log = open_log(faulty, PATH, LogConfig(segment_bytes=400, index_interval_bytes=50))
     faulty.longest_write = longest
-    log.append_run([make_batch(b"%04d" % number + b"x" * 30) for number in range(10)], 0, NOW)
+    append_run(log, [make_batch(b"%04d" % number + b"x" * 30) for number in range(10)], 0, NOW)
     expected = read_values(log)
     assert len(expected) == 10
     log.close()

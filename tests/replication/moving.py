@@ -24,6 +24,8 @@ from tests.log.batches import NOW, make_batch, read_values
 
 PATHS = ("/one", "/two")
 
+CONFIG = BrokerConfig.from_properties({})
+
 _numbers = itertools.count()
 
 
@@ -45,7 +47,7 @@ class Broker:
         files = FileCache(filesystem)
         self.filesystem = filesystem
         self.directories = [DataDirectory.open(files, path, broker_id=1) for path in paths]
-        self.config = BrokerConfig.from_properties({})
+        self.config = CONFIG
         self.flusher = Flusher(HandClock())
         self.table = PartitionTable(
             self.directories,

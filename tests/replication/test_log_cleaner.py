@@ -135,6 +135,7 @@ async def test_replaced_segments_leave_the_disk_after_their_delay_and_when_nobod
     assert deleted() == [f"{0:020d}.log.deleted"]
     assert piece.read() == content
     piece.release()
+    await broker.cleaner.clean_dirtiest()
     assert deleted() == []
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
+import pytest
+
+from kbroker.log.checkpoint import REPLICATION_CHECKPOINT
 from kbroker.log.directory_metadata import PARTITION_METADATA, encode_partition_metadata
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
+from tests.log.batches import NOW, make_batch
 from tests.replication.moving import PATHS, Broker, topic_of
 
 
@@ -48,3 +54,34 @@ async def test_directories_of_a_topic_that_does_not_come_are_taken_over_by_the_n
     assert directories_of(filesystem, "wide") == {"/one": 20, "/two": 20}
     metadata = filesystem.read(f"{broker.partition('wide', 3).log.path}/{PARTITION_METADATA}")
     assert metadata == encode_partition_metadata(second.id)
+
+
+class OneBadDisk(FaultyFileSystem):
+    """What is replaced under /one is refused with that errno."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusal: int | None = None
+
+    def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
+        if path.startswith("/one/"):
+            self.fail(self.refusal, path)
+        super().replace(path, content, sync=sync)
+
+
+@pytest.mark.parametrize(("refusal", "is_offline"), [(errno.EIO, True), (errno.ENOSPC, False)])
+async def test_checkpoints_that_fail_in_one_directory_are_written_in_the_others(refusal: int, is_offline: bool) -> None:
+    filesystem = OneBadDisk()
+    broker = Broker(filesystem, topic_of("wide", 2))
+    for index in range(2):
+        broker.partition("wide", index).append_internal(make_batch(b"v"), NOW)
+    filesystem.refusal = refusal
+    await broker.table.checkpoint()
+    assert broker.table.gates["/one"].is_offline is is_offline
+    assert not filesystem.exists(f"/one/{REPLICATION_CHECKPOINT}")
+    assert filesystem.read(f"/two/{REPLICATION_CHECKPOINT}").endswith(b" 1\n")
+    assert broker.table.get("wide", 0) is not None
+    broker.table.retire_offline()
+    offline = [index for index in range(2) if broker.table.is_offline("wide", index)]
+    assert len(offline) == is_offline
+    assert [index for index in range(2) if broker.table.get("wide", index) is None] == offline

@@ -733,10 +733,14 @@ def test_idle_connections_are_closed_and_those_that_wait_for_us_are_not(make_ben
     never_reads, never_reads_peer = bench.connect()
     never_reads_peer.sendall(frame(b"b5000000"))
     active, active_peer = bench.connect()
+    drips, drips_peer = bench.connect()  # one byte a second: Kafka's selector takes any byte for activity
+    drips_peer.sendall(struct.pack(">i", 1000))
     bench.turn()
     for second in range(61):
         bench.clock.seconds += 1
         bench.network.sweep()
+        drips_peer.sendall(b"x")
+        drips.on_readable()
         active_peer.sendall(frame(b"e%d" % second))
         active.on_readable()
         if second == 50:
@@ -744,6 +748,7 @@ def test_idle_connections_are_closed_and_those_that_wait_for_us_are_not(make_ben
     assert set(bench.watcher.forgotten) == {silent, half, never_reads}
     assert not parked.is_closed
     assert not active.is_closed
+    assert not drips.is_closed
 
 
 def test_an_idle_connection_gives_its_buffer_back(make_bench: Callable[..., Bench]) -> None:

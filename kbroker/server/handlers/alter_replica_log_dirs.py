@@ -27,7 +27,7 @@ def handle(context: Context, request: Request) -> Any:
         return refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
     directories = {os.path.abspath(each.path): each for each in context.partitions.directories}
     codes = {
-        (topic, index): _move(context, topic, index, directories.get(path))
+        (topic, index): _move(context, topic, index, path, directories.get(path))
         for (topic, index), path in _wishes(request).items()
     }
     return _response(codes)
@@ -46,11 +46,13 @@ def _wishes(request: Request) -> dict[tuple[str, int], str]:
     }
 
 
-def _move(context: Context, topic: str, index: int, directory: DataDirectory | None) -> int:
+def _move(context: Context, topic: str, index: int, path: str, directory: DataDirectory | None) -> int:
     table = context.partitions
+    if any(gate.is_offline and os.path.abspath(gate.path) == path for gate in table.gates.values()):
+        return ErrorCode.KAFKA_STORAGE_ERROR
     if directory is None:
         return ErrorCode.LOG_DIR_NOT_FOUND
-    if table.gates[directory.path].is_offline:
+    if table.is_offline(topic, index):
         return ErrorCode.KAFKA_STORAGE_ERROR
     partition = table.get(topic, index)
     if partition is not None:

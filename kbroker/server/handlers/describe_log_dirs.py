@@ -41,13 +41,18 @@ async def handle(context: Context, request: Request) -> Any:
     wanted = None
     if request.body.topics is not None:
         wanted = {(each.topic, index) for each in request.body.topics for index in each.partitions}
-    return messages.RESPONSE(results=[await _result(context, each, wanted) for each in context.partitions.directories])
+    directories = {each.path: each for each in context.partitions.directories}
+    return messages.RESPONSE(
+        results=[
+            messages.DescribeLogDirsResult(log_dir=_absolute(path), error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+            if gate.is_offline
+            else await _result(context, directories[path], wanted)
+            for path, gate in context.partitions.gates.items()
+        ]
+    )
 
 
 async def _result(context: Context, directory: DataDirectory, wanted: Collection[Key] | None) -> Any:
-    path = _absolute(directory)
-    if context.partitions.gates[directory.path].is_offline:
-        return messages.DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     sizes = await _sizes(directory, [key for key in directory.logs if wanted is None or key in wanted])
     futures = [each for each in context.partitions.moves.futures_in(directory) if wanted is None or each[:2] in wanted]
     total, usable = await trio.to_thread.run_sync(_space, directory.path)
@@ -64,15 +69,15 @@ async def _result(context: Context, directory: DataDirectory, wanted: Collection
         )
         topics.setdefault(future.topic, []).append(partition)
     return messages.DescribeLogDirsResult(
-        log_dir=path,
+        log_dir=_absolute(directory.path),
         topics=[messages.DescribeLogDirsTopic(name=name, partitions=each) for name, each in topics.items()],
         total_bytes=total,
         usable_bytes=usable,
     )
 
 
-def _absolute(directory: DataDirectory) -> str:
-    return os.path.abspath(directory.path)
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)
 
 
 async def _sizes(directory: DataDirectory, keys: list[Key]) -> dict[Key, int]:

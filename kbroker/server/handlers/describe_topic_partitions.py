@@ -16,6 +16,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_topic_partitions as messages
 from kbroker.server.authorization import Operation
 from kbroker.server.authorized_operations import topic_operations
+from kbroker.server.offline_replicas import mark_offline
 from kbroker.server.permissions import allows_topic
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def _page(context: Context, request: Request, names: Iterable[str], limit: int) 
             begin = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
             end = min(begin + limit, len(topic.partitions))
             answer = _described(topic, range(begin, end), reachable)
+            mark_offline(context, [answer])
             topics.append(answer)
             limit -= len(answer.partitions)
         answer.topic_authorized_operations = topic_operations(context, request, name)

@@ -304,7 +304,9 @@ class _Fetch:
             return _failure(target.index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         partition = context.partitions.get(name, target.index)
         if partition is None:
-            return _failure(target.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            is_offline = context.partitions.is_offline(name, target.index)
+            code = ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return _failure(target.index, code)
         self.partitions.append(partition)
         try:
             return self._read_partition(partition, target, room)

@@ -20,6 +20,7 @@ from kbroker.protocol.messages import metadata as messages
 from kbroker.server.authorization import Operation
 from kbroker.server.authorized_operations import cluster_operations, topic_operations
 from kbroker.server.internal_topics import new_topic
+from kbroker.server.offline_replicas import mark_offline
 from kbroker.server.permissions import allows_cluster, allows_topic
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def _everything(context: Context, request: Request) -> Any:
     body = request.body
     # How long to wait is each client's own.
     is_shared = (context.authorizer.allows_all and request.route.quotas is None) and not (
-        body.include_topic_authorized_operations or body.include_cluster_authorized_operations
+        body.include_topic_authorized_operations
+        or body.include_cluster_authorized_operations
+        or context.partitions.has_offline
     )
     image = context.controller.image
     if not is_shared:
@@ -212,6 +215,7 @@ def _describe(context: Context, request: Request, topics: Iterable[Topic]) -> li
             for index, partition in enumerate(topic.partitions)
         ]
         answers.append(_Topic(name=topic.name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions))
+    mark_offline(context, answers)
     if request.body.include_topic_authorized_operations:
         for answer in answers:
             answer.topic_authorized_operations = topic_operations(context, request, answer.name)

@@ -62,7 +62,7 @@ def handle(context: Context, request: Request) -> None:
             index = each.index
             partition = None if refusal or name is None else table.get(name, index)
             if partition is None:
-                code = refusal or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                code = refusal or _absence(context, name, index)
                 answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
                 continue
             records = each.records
@@ -160,6 +160,12 @@ def _refusal(context: Context, request: Request, name: str | None) -> ErrorCode 
     ):
         return None
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _absence(context: Context, name: str | None, index: int) -> ErrorCode:
+    """Why a partition is not here."""
+    is_offline = name is not None and context.partitions.is_offline(name, index)
+    return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _refused(index: int, result: AppendResult) -> Any:
