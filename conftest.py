@@ -87,6 +87,12 @@ def judge39_classpath(java: str) -> str:
 
 
 @pytest.fixture(scope="session")
+def streams_jar(java: str) -> Path:
+    """Kafka Streams 4.1, to be put beside what `judge_classpath` names."""
+    return jars_or_skip("streams")["kafka-streams-4.1.0"]
+
+
+@pytest.fixture(scope="session")
 def spark_connector_jars(java: str) -> list[Path]:
     """Spark's Kafka connector and what it depends on, for `spark.jars`."""
     return list(jars_or_skip("spark").values())

@@ -383,6 +383,20 @@ async def test_old_formats_come_in_and_go_out_in_every_codec_that_they_know(clie
         assert [(record.offset, record.value) for record in found] == [(n, b"ab"[n % 2 : n % 2 + 1]) for n in range(8)]
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+async def test_old_formats_come_in_whatever_stands_where_newer_ones_say_that_they_are_transactional(
+    client: Client, magic: int
+) -> None:
+    await client.create_topic("t")
+    times = [0, 1 << 28]  # of magic 1, a byte of the timestamp stands there
+    keys = [bytes([byte]) for byte in (0x00, 0x10, 0x30, 0xFF)]  # of magic 0, the key's first
+    records = [Record(0, time, key, b"v") for time in times for key in keys]
+    for record in records:
+        answer = await client.produce("t", build_message_set([record], magic=magic), version=2 if magic else 0)
+        assert answer.error_code == ErrorCode.NONE
+    assert [record.key for record in await client.read_all("t")] == keys * len(times)
+
+
 def read_messages(data: bytes, magic: int) -> Iterator[Record]:
     assert data[16] == magic
     return iter_message_records(data)

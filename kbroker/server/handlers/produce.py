@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.names import INTERNAL_TOPICS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import produce as messages
+from kbroker.protocol.record_batch import MAGIC_POSITION
 from kbroker.server.append_run import Staged, StagedProduce
 from kbroker.server.authorization import Operation, ResourceType
 from kbroker.server.transactional_records import admit_records
@@ -66,7 +67,12 @@ def handle(context: Context, request: Request) -> None:
                 answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
                 continue
             records = each.records
-            if records and len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
+            if (
+                records
+                and len(records) > ATTRIBUTES_POSITION
+                and records[ATTRIBUTES_POSITION] & TRANSACTIONAL
+                and records[MAGIC_POSITION] > 1  # in older formats a part of a key or a timestamp stands there
+            ):
                 code = admit_records(context, request, partition, records)
                 if code:
                     answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
