@@ -317,6 +317,7 @@ class BrokerConfig(InactiveBrokerConfig):
         (), "Addresses told to clients, one for each named listener; empty: those of listeners."
     )
     auto_create_topics_enable = flag(True, "Whether asking for the metadata of a topic that is not there creates it.")
+    auto_leader_rebalance_enable = flag(True, "Whether leadership goes back to preferred replicas by itself.")
     broker_id = int32(-1, at_least(-1), "This broker's number in the cluster; -1 has one generated and kept.")
     broker_rack = optional_string("Where this broker stands, for spreading replicas and for reading nearby.")
     compression_gzip_level = int32(
@@ -339,6 +340,7 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     controller_quota_window_num = int32(11, at_least(1), "Samples kept for the quota of topic changes.")
     controller_quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quota of topic changes.")
+    controlled_shutdown_enable = flag(True, "Whether a broker hands its leaderships over before it stops.")
     default_replication_factor = int32(1, at_least(1), "Replicas of a topic created without a count.")
     delete_topic_enable = flag(True, "Whether topics may be deleted.")
     fetch_max_bytes = int32(55 * MB, at_least(1024), "Most bytes in one fetch response, whatever the client asks for.")
@@ -369,6 +371,15 @@ class BrokerConfig(InactiveBrokerConfig):
     group_max_size = int32(MAX_INT, at_least(1), "Most members of a group.")
     group_min_session_timeout_ms = int32(6_000, None, "Shortest session timeout that a member may ask for.")
     inter_broker_listener_name = optional_string("The named listener that brokers use among themselves.")
+    leader_imbalance_check_interval_seconds = int64(
+        300, at_least(1), "How often the controller looks for leaderships to give back."
+    )
+    leader_imbalance_per_broker_percentage = int32(
+        10,
+        at_least(0),
+        "Share of a broker's preferred leaderships that others may have before it gets them back.",
+        retired=True,
+    )
     listener_security_protocol_map = joined_strings(
         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
         "What each named listener speaks, as NAME:PROTOCOL.",
@@ -528,9 +539,14 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     quota_window_num = int32(11, at_least(1), "Samples kept for the quotas of clients.")
     quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quotas of clients.")
-    reserved_broker_max_id = int32(
-        1000, at_least(0), "Generated broker ids begin above this one.", acts=False, retired=True
-    )
+    replica_fetch_backoff_ms = int32(1000, at_least(0), "How long a follower rests after a failed fetch.")
+    replica_fetch_max_bytes = int32(MB, at_least(0), "Bytes that a follower asks for of each partition.")
+    replica_fetch_min_bytes = int32(1, None, "Bytes that a follower's fetch waits for.")
+    replica_fetch_response_max_bytes = int32(10 * MB, at_least(0), "Bytes that a follower asks for in one response.")
+    replica_fetch_wait_max_ms = int32(500, None, "How long a follower's fetch may wait for them.")
+    replica_lag_time_max_ms = int64(30_000, None, "Lag after which a follower leaves the in-sync set.")
+    replica_socket_timeout_ms = int32(30_000, None, "Timeout of connections to leaders.")
+    reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids begin above this one.", retired=True)
     socket_listen_backlog_size = int32(50, at_least(1), "Connections that may wait to be accepted.", acts=False)
     socket_receive_buffer_bytes = int32(
         -1, None, "The system's receive buffer of a connection; -1 leaves it to the system."
@@ -570,11 +586,10 @@ class BrokerConfig(InactiveBrokerConfig):
     zookeeper_connection_timeout_ms = optional_int32(
         at_least(1),
         "How long the first connection to ZooKeeper may take; unset: the session timeout.",
-        acts=False,
         retired=True,
     )
     zookeeper_session_timeout_ms = int32(
-        18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.", acts=False, retired=True
+        18_000, at_least(1), "Silence after which ZooKeeper gives a broker up.", retired=True
     )
     kbroker_metrics_listeners = joined_strings(
         (), "Where metrics and health are served over HTTP, as HOST:PORT; empty: nowhere."
@@ -664,7 +679,6 @@ _WITHOUT_EFFECT: Final = (
     "group.share.max.groups",
     "group.share.enable",
     "inter.broker.protocol.version",
-    "leader.imbalance.per.broker.percentage",
     "log.message.format.version",
     "log.message.timestamp.difference.max.ms",
     "offsets.commit.required.acks",

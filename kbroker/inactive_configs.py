@@ -65,7 +65,6 @@ class InactiveBrokerConfig(ConfigTable):
         1, at_least(1), "Length of a sample for the quota of moves between data directories."
     )
     authorizer_class_name = string("", None, "Java class that decides who may do what; empty: everybody may do all.")
-    auto_leader_rebalance_enable = flag(True, "Whether leadership goes back to preferred replicas by itself.")
     background_threads = int32(10, at_least(1), "Threads for work in the background.", update=CLUSTER_WIDE)
     broker_heartbeat_interval_ms = int32(2000, None, "How often a KRaft broker reports to its controller.")
     broker_session_timeout_ms = int32(9000, None, "Silence after which a KRaft controller gives a broker up.")
@@ -76,7 +75,6 @@ class InactiveBrokerConfig(ConfigTable):
     connections_max_reauth_ms = int64(
         0, None, "Time after which a SASL client must authenticate again; 0: the first time is enough."
     )
-    controlled_shutdown_enable = flag(True, "Whether a broker hands its leaderships over before it stops.")
     controller_quorum_append_linger_ms = int32(
         25, at_least(0), "How long the KRaft leader gathers writes before it flushes them."
     )
@@ -190,9 +188,6 @@ class InactiveBrokerConfig(ConfigTable):
     )
     kafka_metrics_polling_interval_secs = int32(10, at_least(1), "How often the older metrics reporters look.")
     kafka_metrics_reporters = strings((), None, "Java classes that report the older metrics.")
-    leader_imbalance_check_interval_seconds = int64(
-        300, at_least(1), "How often the controller looks for leaderships to give back."
-    )
     log_cleaner_threads = int32(1, at_least(0), "Threads that compact.", update=CLUSTER_WIDE)
     log_dir_failure_timeout_ms = int64(
         30_000, at_least(1), "How long a broker may fail to report a broken data directory before it stops."
@@ -286,16 +281,9 @@ class InactiveBrokerConfig(ConfigTable):
         "rsm.config.", None, "What the names of its own configs begin with."
     )
     remote_log_storage_system_enable = flag(False, "Whether the broker has tiered storage at all.")
-    replica_fetch_backoff_ms = int32(1000, at_least(0), "How long a follower rests after a failed fetch.")
-    replica_fetch_max_bytes = int32(MB, at_least(0), "Bytes that a follower asks for of each partition.")
-    replica_fetch_min_bytes = int32(1, None, "Bytes that a follower's fetch waits for.")
-    replica_fetch_response_max_bytes = int32(10 * MB, at_least(0), "Bytes that a follower asks for in one response.")
-    replica_fetch_wait_max_ms = int32(500, None, "How long a follower's fetch may wait for them.")
     replica_high_watermark_checkpoint_interval_ms = int64(5000, None, "How often high watermarks are written down.")
-    replica_lag_time_max_ms = int64(30_000, None, "Lag after which a follower leaves the in-sync set.")
     replica_selector_class = optional_string("Java class that chooses the replica that a consumer reads from.")
     replica_socket_receive_buffer_bytes = int32(64 * 1024, None, "Receive buffer of connections to leaders.")
-    replica_socket_timeout_ms = int32(30_000, None, "Timeout of connections to leaders.")
     replication_quota_window_num = int32(11, at_least(1), "Samples kept for the quota of replication.")
     replication_quota_window_size_seconds = int32(1, at_least(1), "Length of a sample for the quota of replication.")
     request_timeout_ms = int32(30_000, None, "How long this broker waits for the answer to a request of its own.")

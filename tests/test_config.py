@@ -472,6 +472,7 @@ ONLY_IN_3_9 = {
     "message.downconversion.enable",
     "log.message.downconversion.enable",
     "reserved.broker.max.id",
+    "leader.imbalance.per.broker.percentage",
     "zookeeper.connect",
     "zookeeper.connection.timeout.ms",
     "zookeeper.session.timeout.ms",

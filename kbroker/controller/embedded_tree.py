@@ -28,6 +28,7 @@ from kbroker.controller.tree import (
     Operation,
     OperationResult,
     SessionListener,
+    SessionLost,
     SessionState,
     SetData,
     Stat,
@@ -84,6 +85,7 @@ class EmbeddedStore:
         self._limiter = trio.CapacityLimiter(1)
         self._data_watches: dict[str, list[tuple[int, Watch]]] = {}
         self._child_watches: dict[str, list[tuple[int, Watch]]] = {}
+        self._sessions: set[int] = set()
 
     async def run(self, call: Callable[..., T], *arguments: object) -> T:
         return await trio.to_thread.run_sync(self._guarded, call, arguments, limiter=self._limiter)
@@ -101,6 +103,7 @@ class EmbeddedStore:
         self._connection.execute("BEGIN IMMEDIATE")
         zxid = self._next_zxid()
         self._connection.execute("COMMIT")
+        self._sessions.add(zxid)
         return zxid
 
     def end_session(self, session_id: int) -> None:
@@ -110,6 +113,7 @@ class EmbeddedStore:
                 watches[path] = [entry for entry in registered if entry[0] != session_id]
         rows = self._connection.execute("SELECT path FROM node WHERE owner = ?", (session_id,)).fetchall()
         self.multi(session_id, [Delete(path) for (path,) in rows])
+        self._sessions.discard(session_id)
 
     def get(self, session_id: int, path: str, watch: Watch | None) -> Node:
         node = self._find(path)
@@ -148,6 +152,8 @@ class EmbeddedStore:
         return [child[prefix:] for (child,) in rows]
 
     def multi(self, session_id: int, operations: Sequence[Operation]) -> list[OperationResult]:
+        if session_id not in self._sessions:
+            raise SessionLost(operations[0].path if operations else "/")
         events: list[WatchEvent] = []
         results: list[OperationResult] = []
         self._connection.execute("BEGIN IMMEDIATE")

@@ -1,16 +1,25 @@
-"""What the tree holds, read into changes that make an image. Following the tree by watches comes with clusters."""
+"""What the tree holds, read into changes that make an image."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.controller import znodes
 from kbroker.controller.changes import Change, EntityConfigsChanged, TopicAdded
-from kbroker.controller.image import NO_LEADER, Partition, Topic
+from kbroker.controller.image import NO_LEADER, Broker, Partition, Topic
 from kbroker.controller.tree import Create, Node, NodeExists, NoNode, Tree
 from kbroker.names import RandomBytes, random_uuid, uuid_to_text
 
-__all__ = ["Loaded", "ensure_layout", "read_cluster_id", "read_entity_configs", "read_topics"]
+__all__ = [
+    "Loaded",
+    "ensure_layout",
+    "read_brokers",
+    "read_cluster_id",
+    "read_entity_configs",
+    "read_named_topics",
+    "read_topics",
+]
 
 
 class Loaded(NamedTuple):
@@ -67,10 +76,29 @@ async def _children_below(tree: Tree, entity: str) -> list[str]:
         return []
 
 
+async def read_brokers(tree: Tree, broker_ids: Sequence[int]) -> dict[int, Broker]:
+    """Those of them that are there, each with its epoch."""
+    nodes = await tree.get_many([znodes.broker_path(each) for each in broker_ids])
+    return {
+        broker_id: znodes.decode_broker(broker_id, node.data, epoch=node.stat.czxid)
+        for broker_id, node in zip(broker_ids, nodes, strict=True)
+        if node is not None
+    }
+
+
 async def read_topics(tree: Tree, random_bytes: RandomBytes) -> Loaded:
     """Every topic, in three rounds of reads however many there are."""
     deleted = await tree.children(znodes.DELETE_TOPICS)
     names = sorted(set(await tree.children(znodes.TOPICS)).difference(deleted))
+    topics, without_id = await read_named_topics(tree, names, random_bytes)
+    changes: list[Change] = [TopicAdded(topic) for topic in topics]
+    return Loaded(changes, deleted, without_id)
+
+
+async def read_named_topics(
+    tree: Tree, names: Sequence[str], random_bytes: RandomBytes
+) -> tuple[list[Topic], list[str]]:
+    """Those of them that are there, and the names of those that lacked an id and got one here."""
     count = len(names)
     nodes = await tree.get_many(
         [*(znodes.topic_path(name) for name in names), *(znodes.topic_config_path(name) for name in names)]
@@ -83,11 +111,11 @@ async def read_topics(tree: Tree, random_bytes: RandomBytes) -> Loaded:
             configs[name] = {} if config_node is None else znodes.decode_configs(config_node.data)
     states = await _read_states(tree, assignments)
     without_id = [name for name, assignment in assignments.items() if assignment.topic_id is None]
-    changes: list[Change] = [
-        TopicAdded(Topic(name, assignment.topic_id or random_uuid(random_bytes), states[name], configs[name]))
+    topics = [
+        Topic(name, assignment.topic_id or random_uuid(random_bytes), states[name], configs[name])
         for name, assignment in assignments.items()
     ]
-    return Loaded(changes, deleted, without_id)
+    return topics, without_id
 
 
 async def _read_states(tree: Tree, assignments: dict[str, znodes.Assignment]) -> dict[str, tuple[Partition, ...]]:

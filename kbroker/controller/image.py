@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from kbroker.config import Endpoint
 from kbroker.names import collision_key, is_internal_topic
 
-__all__ = ["NO_LEADER", "Broker", "Image", "Partition", "Topic"]
+__all__ = ["NO_LEADER", "Broker", "Image", "Partition", "Topic", "unled"]
 
 NO_LEADER: Final = -1
 
@@ -31,6 +31,11 @@ class Partition(NamedTuple):
     controller_epoch: int = 0
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+
+
+def unled(partition: Partition) -> Partition:
+    """The partition as a broker knows it before the controller has told it who leads: any state is news then."""
+    return partition._replace(leader=NO_LEADER, partition_epoch=-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,6 +296,18 @@ def encode_config_change(entity_path: str) -> bytes:
     return _dump({"version": 2, "entity_path": entity_path})
 
 
+def decode_config_change(data: bytes) -> str | None:
+    """The entity, as in `entity_path`; None for a notification that nobody here could act upon."""
+    try:
+        content = _load(data, "a config change")
+    except BadNode:
+        return None
+    path = content.get("entity_path")
+    if path is None and content.get("version") == 1:  # as Kafka wrote it before 0.9
+        path = f"{content.get('entity_type')}/{content.get('entity_name')}"
+    return path if isinstance(path, str) else None
+
+
 def encode_controller(broker_id: int, *, timestamp_ms: int) -> bytes:
     return _dump({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1})
 

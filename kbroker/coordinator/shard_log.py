@@ -29,6 +29,7 @@ _ANSWERS: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
@@ -73,6 +74,10 @@ class ShardLog:
 
     def flush(self) -> None:
         """Write what waits to be written with others."""
+
+    def note_loaded(self, last_offset: int) -> None:
+        """What was found in the log need not be committed: a leader before may have written it to nobody else."""
+        self._last_offset = last_offset
 
     def append(self, records: list[KeyAndValue]) -> ErrorCode:
         """Written and replayed, in as many batches as it takes."""

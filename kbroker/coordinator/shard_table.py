@@ -34,6 +34,10 @@ class Driver(Protocol):
 
     is_loaded: bool
 
+    def note_loaded(self, last_offset: int) -> None:
+        """What is answered from here on may be based on records up to there, which may not be committed yet."""
+        ...
+
     def on_loaded(self) -> None: ...
 
     def flush(self) -> None:
@@ -132,7 +136,7 @@ class ShardTable(Generic[D]):
     def _take_over(self, index: int, partition: Partition) -> None:
         driver = self.drivers[index] = self._new_driver(partition)
         # Before the start nothing may be read from a log, which may want to be recovered first.
-        if self._is_running and partition.log.log_end_offset == partition.log.log_start_offset:
+        if self._is_running and _is_empty(partition):
             driver.on_loaded()
         else:
             self._to_load[index] = None
@@ -173,8 +177,17 @@ class ShardTable(Generic[D]):
                 logger.error("%s-%d cannot be read, and nobody coordinates it here: %s", self._topic, index, failure)
                 self._drop(index)
             if self.drivers.get(index) is driver:
+                driver.note_loaded(partition.log.log_end_offset - 1)
                 driver.on_loaded()
         self._to_load.update((index, None) for index in unsound if index in self.drivers)
 
     async def _load(self, driver: D, partition: Partition) -> None:
         await Loader(partition, lambda report: self._new_replay(driver, report), self._clock).load()
+
+
+def _is_empty(partition: Partition) -> bool:
+    """So that there is nothing to load. One that cannot be read is no such."""
+    try:
+        return partition.log.log_end_offset == partition.log.log_start_offset
+    except StorageFailure:
+        return False

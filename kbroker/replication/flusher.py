@@ -27,6 +27,7 @@ class Flusher:
         self._clock = clock
         self._due: dict[Flushable, None] = {}
         self._is_due = trio.Event()
+        self._round = trio.Event()
 
     def request(self, log: Flushable) -> None:
         self._due[log] = None
@@ -42,6 +43,12 @@ class Flusher:
             now_ms = self._clock.now_ms()
             for (log, job), failure in zip(started, failures, strict=True):
                 log.end_flush(job, failure, now_ms)
+            self._round.set()
+            self._round = trio.Event()
+
+    async def wait_round(self) -> None:
+        """Until something has been flushed, or has failed."""
+        await self._round.wait()
 
 
 def _run_all(jobs: list[FlushJob]) -> list[StorageFailure | None]:

@@ -1,7 +1,8 @@
 """Recovers logs that were found damaged at their first use, or could not be recovered at the start, while others serve.
 
-The new leader epoch is on the disk before anything is cut off: whenever the broker dies, records that are gone and
-those that take their offsets are told apart. Until then every use of the log is RecoveryNeeded; clients try again.
+Where there is no other replica, the new leader epoch is on the disk before anything is cut off: whenever the broker
+dies, records that are gone and those that take their offsets are told apart. Until then every use of the log is
+RecoveryNeeded, and a role that it cannot take waits; clients try again.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ async def recover_unsound(table: PartitionTable, bump_leader_epochs: BumpLeaderE
         gate = table.gates[directory.path]
         if gate.is_closed:
             continue
-        for key in sorted(directory.unsound):
+        waiting = {(each.topic, each.index) for each in table.waiting if table.directory_of(each) is directory}
+        for key in sorted(waiting | directory.unsound):
             directory.unsound.discard(key)
-            partition = table.get(*key)
-            if partition is None or not partition.log.needs_recovery:
+            partition = table.replica(*key)
+            if partition is None or not (partition.log.needs_recovery or partition in table.waiting):
                 continue  # deleted meanwhile
             try:
-                await _recover(partition, bump_leader_epochs)
+                await _recover(table, partition, bump_leader_epochs)
+                if partition in table.waiting and not partition.log.needs_recovery:
+                    table.retell(*key)
             except Refusal as refusal:
                 logger.error("%s-%d cannot be recovered yet: %s", *key, refusal.message)
             except (StorageFailure, FileNotFoundError) as failure:
@@ -48,9 +52,10 @@ async def recover_unsound(table: PartitionTable, bump_leader_epochs: BumpLeaderE
                     gate.close(failure)
 
 
-async def _recover(partition: Partition, bump_leader_epochs: BumpLeaderEpochs) -> None:
+async def _recover(table: PartitionTable, partition: Partition, bump_leader_epochs: BumpLeaderEpochs) -> None:
     log = partition.log
-    await bump_leader_epochs([(partition.topic, partition.index)])
+    if table.needs_new_epoch(partition):
+        await bump_leader_epochs([(partition.topic, partition.index)])
     if not _is_wanted(partition, log):
         return
     loaded = await trio.to_thread.run_sync(_scan, log)

@@ -158,7 +158,7 @@ class LogCleaner:
         )
 
     def _is_held(self, partition: Partition, log: PartitionLog) -> bool:
-        return self._table.get(partition.topic, partition.index) is partition and partition.log is log
+        return self._table.replica(partition.topic, partition.index) is partition and partition.log is log
 
     def _look_at(self, partition: Partition) -> Cleanable:
         log, now_ms = partition.log, self._clock.now_ms()

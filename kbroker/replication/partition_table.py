@@ -1,13 +1,13 @@
-"""Every partition that this broker holds, found by name and number; follows the controller's image.
+"""Every partition that this broker has a replica of, found by name and number; follows the controller's image.
 
-Opens the data directories, gives each partition its log, recovers after a crash. Never decides which partitions there
-are: the image does.
+Opens the data directories, gives each partition its log and its role, recovers after a crash. Never decides which
+partitions there are, nor who leads them: the image does.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import trio
@@ -16,12 +16,14 @@ from kbroker.clock import Clock
 from kbroker.config import BrokerConfig, TopicConfig, topic_config
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicConfigsChanged, TopicRemoved
 from kbroker.controller.image import Image, Topic
-from kbroker.errors import StorageFailure
+from kbroker.controller.image import Partition as PartitionState
+from kbroker.errors import RecoveryNeeded, StorageFailure
 from kbroker.log.directory import DataDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
+from kbroker.replication.peers import Peers
 from kbroker.replication.replica_moves import Move, ReplicaMoves
 from kbroker.replication.storage_gate import StorageGate
 
@@ -44,9 +46,11 @@ class PartitionTable:
         clock: Clock,
         random_name: Callable[[], str],
         broken: Mapping[str, StorageFailure] = MappingProxyType({}),
+        peers: Peers | None = None,
     ) -> None:
         """`broken`: data directories that cannot be used, and why."""
         self.directories = directories
+        self.peers = peers or Peers(broker_id, clock, config.replica_lag_time_max_ms)
         self.gates = {path: StorageGate(path) for path in (*(each.path for each in directories), *broken)}
         for path, failure in broken.items():
             self.gates[path].close(failure)
@@ -58,7 +62,8 @@ class PartitionTable:
         self._flusher = flusher
         self._clock = clock
         self._random_name = random_name
-        self._topics: dict[str, list[Partition | None]] = {}
+        self._topics: dict[str, list[Partition | None]] = {}  # those that are led here
+        self.followers: dict[tuple[str, int], Partition] = {}
         self._names_by_id: dict[bytes, str] = {}
         self._directory_of, self._contested = _directories_by_partition(directories, random_name)
         self._held: dict[DataDirectory, int] = {directory: len(directory.partitions) for directory in directories}
@@ -66,16 +71,28 @@ class PartitionTable:
         self._incomplete: dict[str, Topic] = {}  # some of their partitions could not be opened
         self._prepared: dict[tuple[bytes, int], DataDirectory] = {}  # by topic id: directories that have been made
         self._is_starting = True
+        self._deferred: dict[Partition, PartitionState] = {}
+        self.waiting: dict[Partition, PartitionState] = {}
+        """Roles that their logs cannot take yet: see `late_recovery`."""
+        self._spent_epochs: dict[Partition, int] = {}  # in which this broker may have led before it died
+        self.retell: Callable[[str, int], None] = lambda topic, index: None
+        """Lets all who follow the image, this table too, hear of a partition once more."""
         self._checkpointing = trio.Lock()
 
     def __iter__(self) -> Iterator[Partition]:
+        """In whatever role."""
         for partitions in self._topics.values():
             for partition in partitions:
                 if partition is not None:
                     yield partition
+        yield from self.followers.values()
+
+    def replica(self, topic: str, index: int) -> Partition | None:
+        """In whatever role."""
+        return self.get(topic, index) or self.followers.get((topic, index))
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """Hot path."""
+        """If it is led here. Hot path."""
         partitions = self._topics.get(topic)
         if partitions is None or not 0 <= index < len(partitions):
             return None
@@ -125,36 +142,114 @@ class PartitionTable:
             self._held = held
 
     def on_image(self, image: Image, changes: Sequence[Change]) -> None:
+        if image.brokers.keys() != self.peers.live:
+            self._on_brokers(image)
         for change in changes:
             match change:
                 case TopicAdded(topic):
-                    self._add(topic)
+                    self._add(topic, range(len(topic.partitions)))
                 case TopicRemoved(topic):
                     self._remove(topic)
-                case PartitionsChanged(name, _):
-                    self._add(image.topics[name])
+                case PartitionsChanged(name, changed):
+                    self._add(image.topics[name], sorted(changed))
                 case TopicConfigsChanged(name, configs):
                     self._reconfigure(name, topic_config(self._config, configs))
 
-    def _add(self, topic: Topic) -> None:
+    def _on_brokers(self, image: Image) -> None:
+        """A replica that is no longer alive may have held back the high watermark."""
+        self.peers.live = image.brokers.keys()
+        for partition in list(self.peers.replicated):
+            partition.update_high_watermark()
+            if partition.leadership is not None:
+                partition.leadership.check_log_starts()
+
+    def _add(self, topic: Topic, indexes: Iterable[int]) -> None:
         config = topic_config(self._config, topic.configs)
         for_log = log_config(config, self._config)
-        held = self._topics.setdefault(topic.name, [])
+        led = self._topics.setdefault(topic.name, [])
+        led += [None] * (len(topic.partitions) - len(led))
         self._names_by_id[topic.id] = topic.name
-        self._incomplete.pop(topic.name, None)
-        for index, state in enumerate(topic.partitions):
-            known = held[index] if index < len(held) else None
-            if known is not None:
-                known.leader_epoch = state.leader_epoch
+        if self._incomplete.pop(topic.name, None) is not None:
+            indexes = range(len(topic.partitions))
+        for index in indexes:
+            state = topic.partitions[index]
+            partition = led[index] or self.followers.get((topic.name, index))
+            if self._broker_id not in state.replicas:
+                if partition is not None:
+                    self._drop(partition)
                 continue
-            partition = None
-            if self._broker_id in state.replicas and not self._is_out_of_reach(topic.name, index):
-                try:
-                    partition = self._open(topic, index, state.leader_epoch, config, for_log)
-                except StorageFailure as failure:
-                    logger.error("%s-%d cannot be opened: %s", topic.name, index, failure)
-                    self._incomplete[topic.name] = topic
-            held[index : index + 1] = [partition]
+            if partition is None and self._is_out_of_reach(topic.name, index):
+                continue
+            try:
+                if partition is None:
+                    partition = self._open(topic, index, config, for_log)
+                self._give_role(partition, state)
+            except RecoveryNeeded:
+                assert partition is not None
+                self.waiting[partition] = state
+            except StorageFailure as failure:
+                logger.error("%s-%d cannot be opened: %s", topic.name, index, failure)
+                self._incomplete[topic.name] = topic
+
+    def _give_role(self, partition: Partition, state: PartitionState) -> None:
+        key = (partition.topic, partition.index)
+        led = self._topics[partition.topic]
+        # Whoever is answered while it changes, or if its log cannot be read, finds no leader here.
+        led[partition.index] = None
+        self.followers[key] = partition
+        self.waiting.pop(partition, None)
+        if self._is_starting and len(state.replicas) > 1:
+            self._deferred[partition] = state  # its log may want to be recovered first, which takes a thread
+        elif self._has_to_wait(partition, state):
+            self.waiting[partition] = state
+        elif state.leader == self._broker_id:
+            partition.become_leader(state, self.peers)
+        else:
+            partition.become_follower(state, self.peers)
+        if partition.is_leader:
+            led[partition.index] = self.followers.pop(key)
+            self._spent_epochs.pop(partition, None)
+
+    def _has_to_wait(self, partition: Partition, state: PartitionState) -> bool:
+        if state.leader == self._broker_id and self._is_spent(partition, state):
+            return True
+        return len(state.replicas) > 1 and partition.log.needs_recovery
+
+    def _is_spent(self, partition: Partition, state: PartitionState) -> bool:
+        """It led in this epoch before it died: what it lost then must not get other records' offsets in the same."""
+        return state.leader_epoch <= self._spent_epochs.get(partition, -1)
+
+    def needs_new_epoch(self, partition: Partition) -> bool:
+        """Before it is recovered. Where there are other replicas a role that was not taken yet has an epoch of its own,
+        and followers are cut to their leader's history."""
+        state = self.waiting.get(partition)
+        if state is None:
+            return partition.is_leader
+        return len(state.replicas) == 1 or self._is_spent(partition, state)
+
+    def _drop(self, partition: Partition) -> None:
+        """No replica is to be here any more."""
+        key = (partition.topic, partition.index)
+        self._topics[partition.topic][partition.index] = None
+        self.followers.pop(key, None)
+        self._leave(partition)
+        self._delete(*key)
+
+    def _leave(self, partition: Partition) -> None:
+        self.waiting.pop(partition, None)
+        self._spent_epochs.pop(partition, None)
+        self.peers.replicated.pop(partition, None)
+        partition.leave()
+
+    def _delete(self, topic: str, index: int) -> None:
+        self.moves.cancel((topic, index))
+        directory = self._directory_of.pop((topic, index), None)
+        if directory is not None:
+            self._held[directory] -= 1
+            try:
+                directory.delete_log(topic, index, self._random_name())
+            except StorageFailure as failure:
+                logger.error("%s-%d cannot be deleted: %s", topic, index, failure)
 
     def _is_out_of_reach(self, topic: str, index: int) -> bool:
         """What is not found at the start may be in a directory that is broken: to make it anew would lose it."""
@@ -175,15 +270,21 @@ class PartitionTable:
             if self._directory_of[key].path in broken:
                 self._offline.add(key)
                 self._topics[partition.topic][partition.index] = None
+                self.followers.pop(key, None)
                 self.moves.cancel(key)
-                partition.leave()
+                self._leave(partition)
 
     def open_missing(self) -> None:
         """About once a second: what a full disk did not let us open may go now."""
         for topic in list(self._incomplete.values()):
-            self._add(topic)
+            indexes = range(len(topic.partitions))
+            missing = [index for index in indexes if self.replica(topic.name, index) is None]
+            self._add(topic, indexes)
+            for index in missing:
+                if self.replica(topic.name, index) is not None:
+                    self.retell(topic.name, index)  # others have looked for it in vain
 
-    def _open(self, topic: Topic, index: int, leader_epoch: int, config: TopicConfig, for_log: LogConfig) -> Partition:
+    def _open(self, topic: Topic, index: int, config: TopicConfig, for_log: LogConfig) -> Partition:
         key = (topic.name, index)
         if key in self._contested:
             self._settle(topic, index)
@@ -210,7 +311,6 @@ class PartitionTable:
             topic.id,
             log,
             config,
-            leader_epoch=leader_epoch,
             gate=self.gates[directory.path],
             flusher=self._flusher,
             dirty=self.dirty,
@@ -258,24 +358,21 @@ class PartitionTable:
     def _remove(self, topic: Topic) -> None:
         self._names_by_id.pop(topic.id, None)
         self._incomplete.pop(topic.name, None)
-        for partition in self._topics.pop(topic.name, []):
+        partitions = [
+            *self._topics.pop(topic.name, []),
+            *(self.followers.pop((topic.name, index), None) for index in range(len(topic.partitions))),
+        ]
+        for partition in partitions:
             if partition is not None:
-                partition.leave()
+                self._leave(partition)
         for index in range(len(topic.partitions)):
             self._offline.discard((topic.name, index))
-            self.moves.cancel((topic.name, index))
-            directory = self._directory_of.pop((topic.name, index), None)
-            if directory is not None:
-                self._held[directory] -= 1
-                try:
-                    directory.delete_log(topic.name, index, self._random_name())
-                except StorageFailure as failure:
-                    logger.error("%s-%d cannot be deleted: %s", topic.name, index, failure)
+            self._delete(topic.name, index)
 
     def _reconfigure(self, name: str, config: TopicConfig) -> None:
         for_log = log_config(config, self._config)
-        for partition in self._topics.get(name, []):
-            if partition is not None:
+        for index in range(len(self._topics.get(name, ()))):
+            if (partition := self.replica(name, index)) is not None:
                 partition.log.update_config(for_log)
                 partition.update_config(config)
 
@@ -284,8 +381,9 @@ class PartitionTable:
     async def recover(self) -> list[tuple[str, int]]:
         """After a crash: scan what may be torn, in one thread. Returns the partitions that need a new leader epoch.
 
-        Those are all that were scanned: a log that lost whole batches looks like one that lost nothing. Not in several
-        threads: all logs share one cache of open files, which knows none.
+        Those are all that were scanned and have no other replica: a log that lost whole batches looks like one that
+        lost nothing. In a cluster the controller gives new ones by its elections, and the old ones are not taken. Not
+        in several threads: all logs share one cache of open files, which knows none.
         """
         self._is_starting = False
         unclean = [each for each in self if each.log.needs_recovery]
@@ -295,7 +393,28 @@ class PartitionTable:
             for chunk in _chunks(unclean, 64):
                 await self._recover_chunk(chunk)
             logger.info("recovered %d partitions in %.2f s", len(unclean), self._clock.monotonic() - began)
-        return [(each.topic, each.index) for each in unclean if each.log.is_loaded]
+        for each in unclean:
+            if not each.is_leader:
+                self._spent_epochs[each] = (
+                    self._deferred[each].leader_epoch if each in self._deferred else each.leader_epoch
+                )
+        self._give_deferred_roles()
+        return [
+            (each.topic, each.index)
+            for each in unclean
+            if each.log.is_loaded and each.is_leader and not each.leadership
+        ]
+
+    def _give_deferred_roles(self) -> None:
+        deferred, self._deferred = self._deferred, {}
+        for partition, state in deferred.items():
+            if not partition.is_gone:
+                try:
+                    self._give_role(partition, state)
+                except RecoveryNeeded:
+                    self.waiting[partition] = state
+                except StorageFailure as failure:
+                    logger.error("%s-%d cannot be opened: %s", partition.topic, partition.index, failure)
 
     async def _recover_chunk(self, partitions: list[Partition]) -> None:
         logs = [each.log for each in partitions]
@@ -332,7 +451,7 @@ class PartitionTable:
     def answer_waiters(self) -> None:
         """Before a stop: a fetch that waits for data gets what there is."""
         for partition in self:
-            for waiter in list(partition.fetch_waiters):
+            for waiter in partition.waiters():
                 waiter.finish()
 
     def close(self) -> None:

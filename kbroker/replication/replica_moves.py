@@ -40,7 +40,17 @@ class FutureReplica(NamedTuple):
 
 
 class Move:
-    __slots__ = ("copied_bytes", "future", "has_arrived", "is_over", "offset", "partition", "source", "target")
+    __slots__ = (
+        "_truncations",
+        "copied_bytes",
+        "future",
+        "has_arrived",
+        "is_over",
+        "offset",
+        "partition",
+        "source",
+        "target",
+    )
 
     def __init__(self, partition: Partition, source: DataDirectory, target: DataDirectory, future: FutureLog) -> None:
         self.partition = partition
@@ -48,6 +58,7 @@ class Move:
         self.target = target
         self.future = future
         self.offset = partition.log.log_start_offset  # the next one to copy
+        self._truncations = partition.log.truncations
         self.copied_bytes = 0
         self.is_over = False
         self.has_arrived = False
@@ -62,11 +73,15 @@ class Move:
     def start_again(self) -> None:
         """The log has lost what was to be copied next, or what has been copied."""
         self.offset = self.partition.log.log_start_offset
+        self._truncations = self.partition.log.truncations
         self.copied_bytes = 0
         self.future.begin(self.offset)
 
     def next_slice(self, max_bytes: int) -> FileSlice | ErrorCode | None:
-        """What is to be copied next; None when all is."""
+        """What is to be copied next; None when all is. Out of range: a follower's log was cut, and what has been copied
+        may not be what is there now."""
+        if self.partition.log.truncations != self._truncations:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
         return self.partition.log.read(self.offset, max_bytes)
 
     def note_copied(self) -> None:
@@ -138,7 +153,7 @@ class ReplicaMoves:
         """After a start: what was on its way when the broker stopped is moved from the beginning."""
         for directory in self._table.directories:
             for topic, index in directory.interrupted_moves:
-                partition = self._table.get(topic, index)
+                partition = self._table.replica(topic, index)
                 if partition is not None:
                     self.begin(partition, directory)
             directory.interrupted_moves.clear()

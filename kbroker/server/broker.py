@@ -11,9 +11,10 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -38,6 +39,8 @@ from kbroker.log.filesystem import OsFileSystem
 from kbroker.names import CONSUMER_OFFSETS, METADATA_FILE, TRANSACTION_STATE, random_uuid
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.flusher import Flusher
+from kbroker.replication.isr_proposer import IsrProposer
+from kbroker.replication.lag_watch import LagWatch
 from kbroker.replication.log_cleaner import LogCleaner
 from kbroker.replication.log_dir_mover import LogDirMover
 from kbroker.replication.partition import Partition
@@ -45,6 +48,7 @@ from kbroker.replication.partition_table import PartitionTable
 from kbroker.server.append_run import AppendRun
 from kbroker.server.authorization import AllowAll
 from kbroker.server.client_quotas import address_rates
+from kbroker.server.cluster import find_broker_id, new_fetchers, new_member, open_shared_tree
 from kbroker.server.connection_limits import ConnectionLimits
 from kbroker.server.context import Context
 from kbroker.server.deadlines import Deadlines
@@ -60,13 +64,17 @@ from kbroker.server.network import Network
 from kbroker.server.producer_ids import ProducerIds
 from kbroker.server.quotas import Quotas
 from kbroker.server.socket_server import SocketServer
+from kbroker.server.topic_creation import create_topics
 from kbroker.server.vitals import BrokerState, Vitals
+
+if TYPE_CHECKING:
+    from kbroker.controller.cluster_member import ClusterMember
+    from kbroker.replication.fetcher import ReplicaFetchers
 
 __all__ = ["run_broker"]
 
 logger = logging.getLogger(__name__)
 
-EMBEDDED_BROKER_ID = 1
 GRACE_SECONDS = 5.0
 
 Addresses = list[tuple[str, int]]
@@ -92,12 +100,51 @@ async def run_broker(
     began = clock.monotonic()
     vitals = Vitals() if vitals is None else vitals
     vitals.state = BrokerState.STARTING
-    broker_id = config.broker_id if config.broker_id >= 0 else EMBEDDED_BROKER_ID
     paths = (data_dir,) if data_dir is not None else config.data_dirs
     files = FileCache(OsFileSystem(), limit=raise_descriptor_limit())
+    try:
+        async with AsyncExitStack() as stack:
+            shared = await stack.enter_async_context(open_shared_tree(config)) if config.zookeeper_connect else None
+            broker_id = await find_broker_id(config, shared, paths)
+            flusher = Flusher(clock)
+            table = stack.enter_context(_open_table(files, paths, broker_id, config, flusher, clock))
+            if shared is None:
+                tree = await stack.enter_async_context(_open_own_tree(table.directories[0]))
+            else:
+                tree = shared
+            controller = Controller(
+                tree,
+                broker_id=broker_id,
+                config=config,
+                clock=clock,
+                random_bytes=os.urandom,
+                is_shared=shared is not None,
+            )
+            member = None if shared is None else new_member(controller, shared, broker_id, config, clock)
+            controller.add_listener(table.on_image)
+            controller.add_preparer(table.prepare)
+            table.retell = controller.ledger.retell
+            await controller.load()
+            _set_cluster_id(table, controller.image.cluster_id)
+            _tell_start(vitals.version, broker_id, controller.image, table.directories)
+            controller.add_listener(EventLog(controller.image).on_image)
+            vitals.state = BrokerState.RECOVERY
+            recovered = await table.recover()
+            vitals.state = BrokerState.STARTING
+            broker = _Broker(broker_id, config, clock, controller, member, table, flusher, vitals, began)
+            await broker.run(topics, recovered, on_ready, stop, interceptor)
+    finally:
+        vitals.state = BrokerState.NOT_RUNNING
+    logger.info("stopped")
+
+
+@contextmanager
+def _open_table(
+    files: FileCache, paths: Sequence[str], broker_id: int, config: BrokerConfig, flusher: Flusher, clock: Clock
+) -> Iterator[PartitionTable]:
+    """Closed when all went well; else its directories are let go as they are, and recovered at the next start."""
     directories, broken = _open_directories(files, paths, broker_id)
     try:
-        flusher = Flusher(clock)
         table = PartitionTable(
             directories,
             broker_id=broker_id,
@@ -107,31 +154,20 @@ async def run_broker(
             random_name=lambda: os.urandom(16).hex(),
             broken=broken,
         )
-        async with _open_tree(config, directories[0]) as tree:
-            controller = Controller(tree, broker_id=broker_id, config=config, clock=clock, random_bytes=os.urandom)
-            controller.add_listener(table.on_image)
-            controller.add_preparer(table.prepare)
-            await controller.load()
-            for directory in directories:
-                try:
-                    directory.set_cluster_id(controller.image.cluster_id)
-                except StorageFailure as failure:
-                    table.gates[directory.path].close(failure)
-            _tell_start(vitals.version, broker_id, controller.image, directories)
-            controller.add_listener(EventLog(controller.image).on_image)
-            vitals.state = BrokerState.RECOVERY
-            recovered = await table.recover()
-            vitals.state = BrokerState.STARTING
-            broker = _Broker(broker_id, config, clock, controller, table, flusher, vitals, began)
-            await broker.run(topics, recovered, on_ready, stop, interceptor)
+        yield table
     except BaseException:
         for directory in directories:
             directory.release()
         raise
-    finally:
-        vitals.state = BrokerState.NOT_RUNNING
     table.close()
-    logger.info("stopped")
+
+
+def _set_cluster_id(table: PartitionTable, cluster_id: str) -> None:
+    for directory in table.directories:
+        try:
+            directory.set_cluster_id(cluster_id)
+        except StorageFailure as failure:
+            table.gates[directory.path].close(failure)
 
 
 def _tell_start(version: str, broker_id: int, image: Image, directories: Sequence[DataDirectory]) -> None:
@@ -153,8 +189,6 @@ def _refuse_what_is_not_served(config: BrokerConfig) -> None:
     for endpoint in config.endpoints:
         if endpoint.security_protocol != "PLAINTEXT":
             raise UserError(f"{endpoint} asks for {endpoint.security_protocol}, and only PLAINTEXT is served yet")
-    if config.zookeeper_connect:
-        raise UserError("zookeeper.connect is set, but clusters are not served yet: remove it to run a single node")
 
 
 def _open_directories(
@@ -181,10 +215,8 @@ def _open_directories(
     return opened, broken
 
 
-@asynccontextmanager
-async def _open_tree(config: BrokerConfig, directory: DataDirectory) -> AsyncIterator[Tree]:
-    async with open_embedded_tree(os.path.join(directory.path, METADATA_FILE)) as tree:
-        yield tree
+def _open_own_tree(directory: DataDirectory) -> AbstractAsyncContextManager[Tree]:
+    return open_embedded_tree(os.path.join(directory.path, METADATA_FILE))
 
 
 class _Broker:
@@ -196,6 +228,7 @@ class _Broker:
         config: BrokerConfig,
         clock: Clock,
         controller: Controller,
+        member: ClusterMember | None,
         table: PartitionTable,
         flusher: Flusher,
         vitals: Vitals,
@@ -205,6 +238,7 @@ class _Broker:
         self._config = config
         self._clock = clock
         self._controller = controller
+        self._member = member
         self._table = table
         self._flusher = flusher
         self._vitals = vitals
@@ -233,10 +267,9 @@ class _Broker:
             try:
                 listeners = [server.listen(each.name, each.host, each.port) for each in config.endpoints]
                 ports = {listener.name: listener.port for listener in listeners}
-                await self._controller.register(_advertised(config, ports))
-                if recovered:
-                    await self._controller.bump_leader_epochs(recovered)
-                await self._create_topics(topics)
+                await self._register(background, _advertised(config, ports), recovered)
+                if self._member is None:
+                    await self._create_topics(topics)
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
                 background.start_soon(self._maintenance(context).run)
@@ -245,14 +278,22 @@ class _Broker:
                 background.start_soon(cleaner.run)
                 background.start_soon(LogDirMover(self._table, config, self._clock).run)
                 self._table.moves.resume()
+                if self._member is not None:
+                    background.start_soon(LagWatch(self._table.peers, self._clock).run)
+                    background.start_soon(self._fetchers(network).run)
                 background.start_soon(context.groups.run)
                 background.start_soon(context.transactions.run)
                 await background.start(server.run)
+                if self._member is not None:
+                    await self._member.wait_until_told()
+                    await self._create_topics(topics)
                 vitals.state = BrokerState.RUNNING
                 self._tell_ready(listeners)
                 on_ready([address for listener in listeners for address in listener.addresses])
                 await stop.wait()
                 vitals.state = BrokerState.SHUTTING_DOWN
+                if self._member is not None and config.controlled_shutdown_enable:
+                    await self._member.leave()
                 logger.info("stopping: connections have %d s to get their answers", GRACE_SECONDS)
                 server.stop_accepting()
                 self._table.answer_waiters()
@@ -260,12 +301,29 @@ class _Broker:
                 context.groups.stop()
                 await server.stop(GRACE_SECONDS)
             finally:
+                if self._member is not None:
+                    self._member.give_up()
                 server.stop_accepting()
                 background.cancel_scope.cancel()
 
     def _maintenance(self, context: Context) -> Maintenance:
-        bump = self._controller.bump_leader_epochs
+        bump = (self._member or self._controller).bump_leader_epochs
         return Maintenance(self._table, self._flusher, self._config, self._clock, context.quotas, bump)
+
+    async def _register(
+        self, background: trio.Nursery, endpoints: Sequence[Endpoint], recovered: Sequence[tuple[str, int]]
+    ) -> None:
+        """Whoever joins a cluster leads nothing until the controller says so, under an epoch of its own."""
+        member = self._member
+        if member is not None:
+            proposer = IsrProposer(lambda proposals: member.link.alter_partitions(member.broker_epoch, proposals))
+            self._table.peers.proposals = proposer
+            background.start_soon(proposer.run)
+            await background.start(member.run, endpoints)
+            return
+        await self._controller.register(endpoints)
+        if recovered:
+            await self._controller.bump_leader_epochs(recovered)
 
     def _tell_ready(self, listeners: Sequence[Listener]) -> None:
         seconds = self._clock.monotonic() - self._began
@@ -295,7 +353,20 @@ class _Broker:
             transactions=self._transactions(deadlines, groups),
             quotas=self._quotas(deadlines),
             nursery=nursery,
+            member=self._member,
         )
+
+    def _fetchers(self, network: Network) -> ReplicaFetchers:
+        controller = self._controller
+
+        def share_loop(is_shared: bool) -> None:
+            network.is_loop_shared = is_shared
+
+        fetchers = new_fetchers(self._table, self._flusher, self._config, self._clock, self._broker_id)
+        fetchers.on_busy = share_loop
+        fetchers.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
+        controller.add_listener(fetchers.on_image)
+        return fetchers
 
     def _follow_limits(self, network: Network) -> None:
         """Limits of connections may change while the broker runs."""
@@ -365,11 +436,12 @@ class _Broker:
     async def _create_internal_topic(self, name: str) -> None:
         controller = self._controller
         broker_count = len(controller.image.brokers)
-        await controller.create_topics([new_topic(name, self._config, broker_count=broker_count)])
+        wanted = new_topic(name, self._config, broker_count=broker_count)
+        await create_topics(controller, self._member, [wanted])
 
     async def _create_topics(self, topics: Sequence[tuple[str, int]]) -> None:
         wanted = [NewTopic(name, partitions=count) for name, count in topics]
-        outcomes = await self._controller.create_topics(wanted) if wanted else []
+        outcomes = await create_topics(self._controller, self._member, wanted) if wanted else []
         for (name, _), outcome in zip(topics, outcomes, strict=True):
             if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise UserError(f"topic {name} cannot be created: {outcome.message}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -19,6 +20,9 @@ from kbroker.server.fetch_session import FetchSessions
 from kbroker.server.interceptor import Interceptor
 from kbroker.server.producer_ids import ProducerIds
 from kbroker.server.quotas import Quotas
+
+if TYPE_CHECKING:
+    from kbroker.controller.cluster_member import ClusterMember
 
 __all__ = ["Context"]
 
@@ -40,3 +44,5 @@ class Context:
     quotas: Quotas
     nursery: trio.Nursery
     interceptor: Interceptor | None = None
+    member: ClusterMember | None = None
+    """None in a cluster of one."""

@@ -21,6 +21,7 @@ from kbroker.protocol.headers import REQUEST_HEADER
 from kbroker.protocol.registry import APIS, Api
 from kbroker.server.connection import Connection
 from kbroker.server.context import Context
+from kbroker.server.controller_apis import CONTROLLER_APIS, only_on_controller
 from kbroker.server.repeated_fetch import RepeatedFetches
 from kbroker.server.repeated_produce import RepeatedProduces
 from kbroker.server.repeated_requests import RepeatedRequests
@@ -42,7 +43,11 @@ class Dispatch:
         self._context = context
         self._run = context.append_run
         self._routes: dict[tuple[int, int], Route] = {}
-        self._served: dict[int, Api] = {each.key: each for each in APIS if each.serves is not None}
+        self._served: dict[int, Api] = {
+            each.key: each
+            for each in APIS
+            if each.serves is not None and (context.member is not None or not each.between_brokers)
+        }
         self._quotas = context.quotas
         self._quotas.on_switch = self._forget_routes
         self._repeated: dict[int, RepeatedRequests] = {
@@ -169,6 +174,8 @@ class Dispatch:
         return route
 
     def _intercepted(self, api: Api, handler: Handler) -> Handler:
+        if self._context.member is not None and api.key in CONTROLLER_APIS:
+            handler = only_on_controller(handler)
         return handler if self._interceptor is None else self._interceptor.intercept(api, handler)
 
 

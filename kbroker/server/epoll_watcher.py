@@ -115,7 +115,7 @@ class EpollWatcher:
 
     def _is_only_task(self) -> bool:
         """Nobody else in this loop has anything to do in the next moment."""
-        if not self._is_alone:
+        if not self._is_alone or self._network.is_loop_shared:
             return False
         others = trio.lowlevel.current_statistics()
         return not (

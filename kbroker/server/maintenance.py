@@ -124,7 +124,7 @@ class Maintenance:
     async def _sliced(self, partitions: Iterable[Partition], work: Callable[[Partition], None]) -> None:
         began = self._clock.monotonic()
         for partition in list(partitions):
-            if self._table.get(partition.topic, partition.index) is not partition:
+            if self._table.replica(partition.topic, partition.index) is not partition:
                 continue  # deleted while others had their slice
             try:
                 work(partition)

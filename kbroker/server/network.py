@@ -55,6 +55,7 @@ class Network:
         "connections",
         "handler",
         "is_joining",
+        "is_loop_shared",
         "limits",
         "now",
         "peer_errors",
@@ -75,6 +76,7 @@ class Network:
         self.server_errors = 0
         # While a run of frames is handled, connections whose head slot was completed collect here: one send for each.
         self.is_joining = False
+        self.is_loop_shared = False  # somebody else in this loop waits for sockets: nobody may wait but in it
         self.woken: list[Connection] = []
         self._handled: list[Connection] = []
         self._is_round_open = False

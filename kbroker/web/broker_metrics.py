@@ -110,11 +110,11 @@ class BrokerMetrics:
         count = unreadable = under_min_isr = 0
         for partition in list(held):
             await self._pause()
-            if held.get(partition.topic, partition.index) is not partition:
+            if held.replica(partition.topic, partition.index) is not partition:
                 continue  # deleted while others had their slice
             count += 1
             waiting |= partition.fetch_waiters
-            under_min_isr += partition.insync_replicas < partition.config.min_insync_replicas
+            under_min_isr += partition.is_leader and partition.insync_replicas < partition.config.min_insync_replicas
             traffic.setdefault(partition.topic_id, Traffic(partition.topic)).add(partition)
             size = _size_of(partition.log, sizes.get(partition))
             if size is None:

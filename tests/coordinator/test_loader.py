@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from kbroker.config import BrokerConfig, topic_config
+from kbroker.controller.image import Partition as PartitionState
 from kbroker.coordinator.loader import Loader
 from kbroker.group.hard_state import HardState
 from kbroker.group.offset_replay import OffsetReplay
@@ -23,6 +24,7 @@ from kbroker.protocol.record_batch import restamp_max_timestamp
 from kbroker.protocol.records import Record, build_batch
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
+from kbroker.replication.peers import Peers
 from kbroker.replication.storage_gate import StorageGate
 from tests.coordinator.harness import NOW_MS, StillClock
 from tests.log.batches import make_batch, make_marker, open_log
@@ -41,17 +43,18 @@ class GrowingClock(StillClock):
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Partition:
-    return Partition(
+    partition = Partition(
         "__consumer_offsets",
         0,
         bytes(16),
         open_log(OsFileSystem(), str(tmp_path / "log"), LogConfig(segment_bytes=100_000)),
         topic_config(BrokerConfig.from_properties({}), {}),
-        leader_epoch=0,
         gate=StorageGate(str(tmp_path)),
         flusher=Flusher(StillClock()),
         dirty=set(),
     )
+    partition.become_leader(PartitionState(1, 0, (1,), (1,), 0), Peers(1, StillClock(), 30_000))
+    return partition
 
 
 def write(partition: Partition, records: Sequence[KeyAndValue], *, codec: int = Codec.NONE) -> None:

@@ -26,7 +26,7 @@ from tests.protocol.kafka_specs import Line, Spec, parse_versions, read_specs, s
 Releases = dict[str, dict[str, Spec]]
 
 # What the issue of this protocol asks for: client, inter-broker and ZooKeeper controller APIs.
-KEYS = {*range(52), 56, 57, 60, 61, *range(65, 70), 71, 72, *range(74, 80), *range(90, 93)}
+KEYS = {*range(52), 56, 57, 58, 60, 61, *range(65, 70), 71, 72, *range(74, 80), *range(90, 93)}
 
 # What Kafka 3.9 called what 4.1 calls otherwise; the schemas use 4.1's words.
 RENAMED_MESSAGES = {

@@ -7,7 +7,7 @@ import itertools
 import trio
 
 from kbroker.config import BrokerConfig
-from kbroker.controller.changes import TopicAdded, TopicRemoved
+from kbroker.controller.changes import PartitionsChanged, TopicAdded, TopicRemoved
 from kbroker.controller.image import Image, Topic
 from kbroker.controller.image import Partition as PartitionState
 from kbroker.log.directory import DataDirectory
@@ -63,6 +63,10 @@ class Broker:
     def add(self, *topics: Topic) -> None:
         image = Image(topics={topic.name: topic for topic in topics})
         self.table.on_image(image, [TopicAdded(topic) for topic in topics])
+
+    def change(self, topic: Topic) -> None:
+        changes = PartitionsChanged(topic.name, dict(enumerate(topic.partitions)))
+        self.table.on_image(Image(topics={topic.name: topic}), [changes])
 
     def remove(self, topic: Topic) -> None:
         self.table.on_image(Image(), [TopicRemoved(topic)])

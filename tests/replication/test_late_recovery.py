@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from kbroker.controller.image import NO_LEADER, Topic
+from kbroker.controller.image import Partition as PartitionState
 from kbroker.errors import Refusal, StorageFailure
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.late_recovery import recover_unsound
@@ -147,3 +149,98 @@ async def test_a_durable_log_is_fsynced_before_it_is_shown(metadata: Metadata) -
     again = Broker(filesystem, topic, paths=("/one",))
     await again.table.recover()
     assert again.values() == [b"first", b"second"]
+
+
+# Where there are other replicas, or a broker joins others
+
+
+def told(leader: int, leader_epoch: int, *replicas: int) -> Topic:
+    return Topic("orders", b"7" * 16, (PartitionState(leader, leader_epoch, replicas, replicas, leader_epoch),), {})
+
+
+def retelling(broker: Broker, topic: Topic) -> list[tuple[str, int]]:
+    """Who listens to the image hears of the topic once more; the calls."""
+    heard: list[tuple[str, int]] = []
+
+    def retell(name: str, index: int) -> None:
+        heard.append((name, index))
+        broker.change(topic)
+
+    broker.table.retell = retell
+    return heard
+
+
+async def test_a_replica_among_others_is_recovered_without_a_bump_and_takes_its_role_then(
+    filesystem: FaultyFileSystem, metadata: Metadata
+) -> None:
+    Broker(filesystem, told(1, 0, 1), paths=("/one",)).write(b"first")
+    filesystem.kill()
+    broker = Broker(filesystem, paths=("/one",))
+    assert await broker.table.recover() == []
+    topic = told(1, 1, 1, 2)
+    broker.add(topic)  # named only now
+    heard = retelling(broker, topic)
+    partition = broker.table.replica("orders", 0)
+    assert partition is not None
+    assert broker.table.get("orders", 0) is None
+    assert not partition.log.is_loaded
+    await recover_unsound(broker.table, metadata.bump)
+    assert broker.table.get("orders", 0) is partition
+    assert heard == [("orders", 0)]
+    assert broker.values() == [b"first"]
+    await recover_unsound(broker.table, metadata.bump)
+    assert (heard, metadata.bumped) == ([("orders", 0)], [])
+
+
+async def test_a_role_that_waits_may_change_before_it_is_taken(
+    filesystem: FaultyFileSystem, metadata: Metadata
+) -> None:
+    Broker(filesystem, told(1, 0, 1), paths=("/one",)).write(b"first")
+    filesystem.kill()
+    broker = Broker(filesystem, paths=("/one",))
+    await broker.table.recover()
+    broker.add(told(1, 1, 1, 2))
+    follower = told(2, 2, 1, 2)
+    broker.change(follower)
+    retelling(broker, follower)
+    await recover_unsound(broker.table, metadata.bump)
+    partition = broker.table.replica("orders", 0)
+    assert partition is not None
+    assert broker.table.get("orders", 0) is None
+    assert (partition.leader_id, partition.leader_epoch, partition.log.log_end_offset) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("replicas", [(1,), (1, 2)])
+async def test_after_a_crash_nothing_is_led_in_the_epoch_that_was_known_at_the_start(
+    filesystem: FaultyFileSystem, metadata: Metadata, replicas: tuple[int, ...]
+) -> None:
+    Broker(filesystem, told(1, 4, 1), paths=("/one",)).write(b"first")
+    filesystem.kill()
+    broker = Broker(filesystem, told(NO_LEADER, 4, *replicas), paths=("/one",))
+    assert await broker.table.recover() == []
+    same, later = told(1, 4, *replicas), told(1, 5, *replicas)
+    retelling(broker, same)
+    broker.change(same)
+    assert broker.table.get("orders", 0) is None
+    await recover_unsound(broker.table, metadata.bump)
+    assert metadata.bumped == [("orders", 0)]
+    assert broker.table.get("orders", 0) is None
+    broker.change(later)
+    assert broker.table.get("orders", 0) is not None
+    assert broker.values() == [b"first"]
+
+
+async def test_what_a_full_disk_did_not_let_in_is_told_of_when_it_is_there(filesystem: FaultyFileSystem) -> None:
+    broker = Broker(filesystem, paths=("/one",))
+    await broker.table.recover()
+    topic = told(2, 0, 1, 2)
+    heard = retelling(broker, topic)
+    filesystem.room = 0
+    broker.add(topic)
+    broker.table.open_missing()
+    assert broker.table.replica("orders", 0) is None
+    filesystem.room = None
+    broker.table.open_missing()
+    assert broker.table.replica("orders", 0) is not None
+    broker.table.open_missing()
+    assert heard == [("orders", 0)]

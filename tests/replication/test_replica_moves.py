@@ -364,3 +364,18 @@ async def test_a_cancelled_move_leaves_nothing_behind(broker: Broker) -> None:
         nursery.cancel_scope.cancel()
     assert closed(move.future)
     assert broker.names() == {"/one": ["orders-0"], "/two": ["orders-0-delete"]}
+
+
+def test_a_log_that_is_cut_on_its_way_is_copied_anew(filesystem: CrashingFileSystem) -> None:
+    broker = Broker(filesystem, ORDERS)
+    broker.write(b"a", b"b", b"c")
+    move = broker.begin()
+    broker.copy(move)
+    broker.partition().log.truncate_to(1)
+    broker.write(b"other", b"history", b"here")
+    assert move.next_slice(300) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert not broker.swap(move)
+    move.start_again()
+    broker.copy(move)
+    assert broker.swap(move)
+    assert broker.values() == [b"a", b"other", b"history", b"here"]

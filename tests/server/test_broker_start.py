@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,10 +34,24 @@ async def test_who_asks_for_encryption_or_passwords_is_not_served_without(tmp_pa
 
 
 async def test_who_asks_for_a_cluster_is_not_given_a_single_node(tmp_path: Path) -> None:
-    assert "clusters are not served yet" in await refusal(tmp_path, {"zookeeper.connect": "127.0.0.1:2181"}, [])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        properties = {"zookeeper.connect": address, "zookeeper.connection.timeout.ms": "100"}
+        said = await refusal(tmp_path, properties, [])
+    assert said.startswith(f"no ZooKeeper answered at {address} within 100 ms")
 
 
 async def test_a_topic_that_cannot_be_created_stops_the_start(tmp_path: Path) -> None:
     said = await refusal(tmp_path, {}, [("a.b", 1), ("a_b", 1)])
     assert said.startswith("topic a_b cannot be created: ")
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_cluster_of_one_loads_nothing_of_clusters() -> None:
+    code = (
+        "import sys, kbroker.server.broker\n"
+        "names = ('kazoo', 'kbroker.client', 'kbroker.controller.cluster_member')\n"
+        "sys.exit(', '.join(name for name in names if name in sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert found.stderr.strip() == ""

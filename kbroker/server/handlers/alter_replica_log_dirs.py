@@ -54,7 +54,7 @@ def _move(context: Context, topic: str, index: int, path: str, directory: DataDi
         return ErrorCode.LOG_DIR_NOT_FOUND
     if table.is_offline(topic, index):
         return ErrorCode.KAFKA_STORAGE_ERROR
-    partition = table.get(topic, index)
+    partition = table.replica(topic, index)
     if partition is not None:
         if table.gates[table.directory_of(partition).path].is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR

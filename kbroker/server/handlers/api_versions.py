@@ -25,7 +25,7 @@ _API_VERSIONS = 18
 _FEATURES = {"group.version": 1, "transaction.version": 2}
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
-_bodies: dict[int, bytes] = {}  # by version; what is served does not change while a process runs
+_bodies: dict[tuple[int, bool], bytes] = {}  # by version, and whether there is a cluster; neither ever changes
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -34,11 +34,12 @@ def handle(context: Context, request: Request) -> Any:
         body = request.body
         if not (_SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)):
             return messages.RESPONSE(error_code=ErrorCode.INVALID_REQUEST)
+    is_in_cluster = context.member is not None
     if request.route.quotas is not None:
-        return _response(version)  # how long to wait is nobody else's
-    encoded = _bodies.get(version)
+        return _response(version, is_in_cluster)  # how long to wait is nobody else's
+    encoded = _bodies.get((version, is_in_cluster))
     if encoded is None:
-        encoded = _bodies[version] = request.encode(_response(version))
+        encoded = _bodies[version, is_in_cluster] = request.encode(_response(version, is_in_cluster))
     request.reply_encoded(encoded)
     return None
 
@@ -48,7 +49,7 @@ def handle_unknown_version(context: Context, request: Request) -> Any:
     return messages.RESPONSE(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(api(_API_VERSIONS))])
 
 
-def _response(version: int) -> Any:
+def _response(version: int, is_in_cluster: bool) -> Any:
     features = _FEATURES.items()
     supported = [messages.SupportedFeatureKey(name=name, min_version=0, max_version=last) for name, last in features]
     finalized = [
@@ -56,15 +57,15 @@ def _response(version: int) -> Any:
         for name, last in features
     ]
     return messages.RESPONSE(
-        api_keys=_served(),
+        api_keys=_served(is_in_cluster),
         supported_features=supported if version >= 4 else [],
         finalized_features=finalized,
         finalized_features_epoch=0,
     )
 
 
-def _served() -> list[Any]:
-    return [_row(each) for each in APIS if each.serves is not None and not each.between_brokers]
+def _served(is_in_cluster: bool) -> list[Any]:
+    return [_row(each) for each in APIS if each.serves is not None and (is_in_cluster or not each.between_brokers)]
 
 
 def _row(each: Api) -> Any:

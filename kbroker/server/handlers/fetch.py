@@ -2,6 +2,7 @@
 
 Whole fetch -> read every partition -> enough, an error, or no time to wait: answer. Otherwise the fetch is parked: each
 partition tells it how many bytes have become visible, and it reads again when enough are there or its time is up.
+A follower sees the log to its end, and what it asks for tells the leader what it has.
 Hot path: no object for each record, one FileSlice for each partition.
 """
 
@@ -18,6 +19,8 @@ from kbroker.protocol.messages import fetch as messages
 from kbroker.protocol.record_batch import InvalidBatch
 from kbroker.server.authorization import Operation, ResourceType
 from kbroker.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchTarget, TopicKey
+from kbroker.server.hosted_partition import absence
+from kbroker.server.permissions import allows_cluster
 
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["READ_COMMITTED", "TOPIC_IDS_SINCE", "handle", "plain_answer", "refusal", "refuse", "replica_id"]
 
 READ_COMMITTED = 1
+CONSUMER = -1
 DEBUG_REPLICA = -2
 ZSTD_SINCE = 10
 TOPIC_IDS_SINCE = 13
@@ -78,8 +82,6 @@ def refusal(request: Request, partition: Partition, leader_epoch: int) -> ErrorC
     code = partition.check_leader_epoch(leader_epoch)
     if code:
         return code
-    if replica_id(request) >= 0:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     if request.version < ZSTD_SINCE and partition.config.compression_type == "zstd":
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     return ErrorCode.NONE
@@ -150,6 +152,7 @@ class _Fetch:
         "is_incremental",
         "missing",
         "partitions",
+        "replica_id",
         "request",
         "session",
         "size",
@@ -174,13 +177,15 @@ class _Fetch:
         self.missing = 0
         self.partitions: list[Partition] = []
         self.deadline: Deadline | None = None
+        self.replica_id = replica_id(request)
 
     def read(self) -> bool:
         """Read every partition; True if the answer may leave."""
         request = self.request
         body = request.body
         room = min(body.max_bytes, self.context.config.fetch_max_bytes)
-        quotas = request.route.quotas
+        # Quotas are the clients': a follower that waits for one would fall out of sync.
+        quotas = request.route.quotas if self.replica_id < 0 else None
         if quotas is not None and (limit := quotas.fetch_limit(request)) is not None:
             room = min(room, int(limit))
             body.min_bytes = min(body.min_bytes, room)
@@ -199,7 +204,7 @@ class _Fetch:
 
     def response(self) -> Any:
         session = self.session
-        quotas = self.request.route.quotas
+        quotas = self.request.route.quotas if self.replica_id < 0 else None
         if quotas is not None and not quotas.may_fetch(self.request, self.size + _OVERHEAD * len(self.answers)):
             return self._throttled()
         answers: Iterable[tuple[FetchTarget, Any]] = self.answers
@@ -231,7 +236,10 @@ class _Fetch:
         self._release()
         self.missing = self.request.body.min_bytes - self.size
         for partition in self.partitions:
-            partition.fetch_waiters.add(self)
+            if self.replica_id < 0:
+                partition.fetch_waiters.add(self)
+            elif partition.leadership is not None:
+                partition.leadership.replica_waiters.add(self)
         self.deadline = self.context.deadlines.add(self.request.body.max_wait_ms / 1000, self.finish)
         self.request.slot.on_cancel = self._unpark
 
@@ -248,6 +256,8 @@ class _Fetch:
 
     def finish(self) -> None:
         """Called by whoever made the data visible: a bug here is this fetch's alone, never that producer's."""
+        if self.deadline is not None and self.deadline.callback is None:
+            return  # what another fetch has read made this one's data visible already
         self._unpark()
         try:
             self.read()
@@ -260,6 +270,8 @@ class _Fetch:
     def _unpark(self) -> None:
         for partition in self.partitions:
             partition.fetch_waiters.discard(self)
+            if partition.leadership is not None:
+                partition.leadership.replica_waiters.discard(self)
         if self.deadline is not None:
             self.deadline.cancel()
 
@@ -289,7 +301,6 @@ class _Fetch:
 
     def _read_one(self, target: FetchTarget, room: int) -> Any:
         context = self.context
-        request = self.request
         topic = target.topic
         if isinstance(topic, bytes):
             name = context.partitions.topic_name(topic)
@@ -298,20 +309,22 @@ class _Fetch:
         else:
             name = topic
         authorizer = context.authorizer
-        if not authorizer.allows_all and not authorizer.allows(
-            request.principal, request.client_host, Operation.READ, ResourceType.TOPIC, name
-        ):
+        if not authorizer.allows_all and not self._is_allowed(name):
             return _failure(target.index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         partition = context.partitions.get(name, target.index)
         if partition is None:
-            is_offline = context.partitions.is_offline(name, target.index)
-            code = ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return _failure(target.index, code)
+            return _failure(target.index, absence(context, name, target.index))
         self.partitions.append(partition)
         try:
             return self._read_partition(partition, target, room)
         except StorageFailure:
             return _failure(target.index, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _is_allowed(self, name: str) -> bool:
+        request, authorizer = self.request, self.context.authorizer
+        if self.replica_id >= 0:
+            return allows_cluster(self.context, request, Operation.CLUSTER_ACTION)
+        return authorizer.allows(request.principal, request.client_host, Operation.READ, ResourceType.TOPIC, name)
 
     def _read_partition(self, partition: Partition, target: FetchTarget, room: int) -> Any:
         request = self.request
@@ -341,10 +354,15 @@ class _Fetch:
                 return answer
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return _failure(target.index, ErrorCode.OFFSET_OUT_OF_RANGE)
-        if replica_id(request) == DEBUG_REPLICA:
-            bound = log.log_end_offset
-        else:
+        if self.replica_id == CONSUMER:
             bound = last_stable_offset if is_committed else high_watermark
+        else:
+            bound = log.log_end_offset
+            if self.replica_id != DEBUG_REPLICA:
+                code = self._note_replica(partition, target)
+                if code:
+                    return _failure(target.index, code)
+                answer.high_watermark = partition.high_watermark
         size = min(target.max_bytes, room)
         is_first = self.size == 0 and request.version >= 3
         if offset >= bound or (size <= 0 and not is_first):
@@ -362,6 +380,19 @@ class _Fetch:
         answer.records = slice_ if request.version >= 4 else self._converted(slice_, offset, answer)
         partition.fetched_bytes += len(answer.records)
         return answer
+
+    def _note_replica(self, partition: Partition, target: FetchTarget) -> ErrorCode:
+        """A follower asks for what comes next: it has all that is before."""
+        if self.deadline is not None:
+            return ErrorCode.NONE  # it has waited: that it still lives is not known
+        leadership = partition.leadership
+        body = self.request.body
+        epoch: int = body.replica_state.replica_epoch if self.request.version >= 15 else -1
+        if leadership is None or not leadership.on_fetch(
+            self.replica_id, target.fetch_offset, target.log_start_offset, epoch
+        ):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # it has no replica, as far as this leader knows
+        return ErrorCode.NONE
 
     def _converted(self, slice_: FileSlice, offset: int, answer: Any) -> bytes:
         """For clients from before magic 2."""

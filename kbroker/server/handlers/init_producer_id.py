@@ -3,6 +3,7 @@
 Without a transactional id every request gets a new id, also one that names the id and epoch it has (v3, KIP-360): the
 client then starts over with sequence 0. With one, the id is the same for ever and the epoch grows, which fences whoever
 had it before; a transaction that is still open is aborted first, and the client comes again. v4: PRODUCER_FENCED.
+Where there are several brokers there are no transactions yet.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ def handle(context: Context, request: Request) -> Any:
     if (body.producer_id == NO_ID) != (body.producer_epoch == NO_ID):
         raise Refusal(ErrorCode.INVALID_REQUEST)
     if transactional_id is not None:
+        if context.member is not None:
+            # Better than a transaction that can never end: markers do not reach what other brokers lead.
+            raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
         return _init(context, request, None)
     producer_id = context.producer_ids.take()
     if producer_id is None:

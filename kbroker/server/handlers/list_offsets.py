@@ -43,6 +43,7 @@ READ_COMMITTED: Final = 1
 _NAMES_SINCE: Final = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 _LOADS_AT_ONCE: Final = 16
+_NOT_AVAILABLE_SINCE: Final = 5
 
 _Answer = messages.ListOffsetsPartitionResponse.value
 
@@ -125,6 +126,8 @@ def _find(request: Request, partition: Partition, timestamp: int) -> Any:
     log = partition.log
     index = partition.index
     if timestamp == LATEST:
+        if _is_catching_up(request, partition):
+            return _not_yet(request, index)
         return _Answer(
             partition_index=index, offset=_visible_end(request, partition), leader_epoch=partition.leader_epoch
         )
@@ -134,10 +137,25 @@ def _find(request: Request, partition: Partition, timestamp: int) -> Any:
         return _Answer(partition_index=index)
     found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= _visible_end(request, partition):
-        return _Answer(partition_index=index)
+        return _not_yet(request, index) if _is_catching_up(request, partition) else _Answer(partition_index=index)
     return _Answer(
         partition_index=index, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch
     )
+
+
+def _is_catching_up(request: Request, partition: Partition) -> bool:
+    """A new leader may know less of what is committed than clients of the one before: they must not go back."""
+    leadership = partition.leadership
+    return (
+        leadership is not None
+        and request.body.replica_id == CONSUMER
+        and partition.high_watermark < leadership.view.epoch_start_offset
+    )
+
+
+def _not_yet(request: Request, index: int) -> Any:
+    is_known = request.version >= _NOT_AVAILABLE_SINCE
+    return _failure(index, ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def _visible_end(request: Request, partition: Partition) -> int:

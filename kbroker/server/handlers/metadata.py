@@ -22,6 +22,7 @@ from kbroker.server.authorized_operations import cluster_operations, topic_opera
 from kbroker.server.internal_topics import new_topic
 from kbroker.server.offline_replicas import mark_offline
 from kbroker.server.permissions import allows_cluster, allows_topic
+from kbroker.server.topic_creation import create_topics
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -165,7 +166,7 @@ async def _create_and_answer(context: Context, request: Request, names: list[str
     if missing:
         broker_count = len(context.controller.image.brokers)
         wishes = [new_topic(name, context.config, broker_count=broker_count) for name in missing]
-        outcomes = await context.controller.create_topics(wishes)
+        outcomes = await create_topics(context.controller, context.member, wishes)
         for name, outcome in zip(missing, outcomes, strict=True):
             # One that another request has created in the meantime is found in the image.
             if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -1,8 +1,8 @@
 """Produce (0): from the receive buffer to the log, and an answer as soon as the records are committed.
 
 The batches are staged here and written at the end of the run of frames. On one node, and whenever the leader is the
-whole in-sync set, they are committed then: frame to response with no task switch. Otherwise the answer waits,
-without a task, for the high watermarks of its partitions. Hot path.
+whole in-sync set, they are committed then: frame to response with no task switch. Otherwise acks=all waits, without a
+task, for the high watermarks of its partitions; acks=1 for the leader's disk alone, where flush.messages=1. Hot path.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kbroker.protocol.messages import produce as messages
 from kbroker.protocol.record_batch import MAGIC_POSITION
 from kbroker.server.append_run import Staged, StagedProduce
 from kbroker.server.authorization import Operation, ResourceType
+from kbroker.server.hosted_partition import absence
 from kbroker.server.transactional_records import admit_records
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ATTRIBUTES_POSITION", "NO_ACKS", "TRANSACTIONAL", "StagedRequest", "accepted", "handle", "refuse"]
 
 NO_ACKS = 0
+ALL_REPLICAS = -1
 TOPIC_IDS_SINCE = 13
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's tools, which alone may write to internal topics
 ATTRIBUTES_POSITION = 22  # the lower byte of them
@@ -63,7 +65,7 @@ def handle(context: Context, request: Request) -> None:
             index = each.index
             partition = None if refusal or name is None else table.get(name, index)
             if partition is None:
-                code = refusal or _absence(context, name, index)
+                code = refusal or absence(context, name or "", index)
                 answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
                 continue
             records = each.records
@@ -110,10 +112,10 @@ class StagedRequest(StagedProduce):
         for each in self.staged:
             partition, last_offset, answer = each
             if not partition.is_committed(last_offset):
-                if partition.holds(last_offset):
-                    waiting.append(each)
-                else:
+                if not partition.holds(last_offset):
                     _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
+                elif request.body.acks == ALL_REPLICAS or partition.is_durable:
+                    waiting.append(each)
         if request.body.acks == NO_ACKS:
             _end_without_answer(request, response)
         elif waiting:
@@ -168,12 +170,6 @@ def _refusal(context: Context, request: Request, name: str | None) -> ErrorCode 
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def _absence(context: Context, name: str | None, index: int) -> ErrorCode:
-    """Why a partition is not here."""
-    is_offline = name is not None and context.partitions.is_offline(name, index)
-    return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
 def _refused(index: int, result: AppendResult) -> Any:
     return _PartitionResponse(
         index=index,
@@ -209,7 +205,11 @@ class _Parked:
         self._deadline = context.deadlines.add(seconds, self._on_timeout)
         request.slot.on_cancel = self._deadline.cancel
         for partition, last_offset, answer in staged:
-            partition.wait_committed(last_offset, partial(self._on_committed, answer))
+            done = partial(self._on_committed, answer)
+            if request.body.acks == ALL_REPLICAS:
+                partition.wait_committed(last_offset, done)
+            else:
+                partition.wait_flushed(last_offset, done)
 
     def _on_committed(self, answer: Any, code: int) -> None:
         if self._left <= 0:

@@ -81,7 +81,7 @@ async def test_what_is_not_here_is_refused_and_the_wish_remembered(
 async def test_a_replica_of_another_broker_is_not_available(broker: HandlerBroker, second: DataDirectory) -> None:
     await broker.create_topic("orders")
     elsewhere = PartitionsChanged("orders", {1: Partition(2, 0, (2,), (2,), 0)})
-    broker.controller._commit([elsewhere])
+    broker.controller.ledger.commit([elsewhere])
     assert await move(broker, second.path, "orders", 1) == {1: ErrorCode.REPLICA_NOT_AVAILABLE}
 
 

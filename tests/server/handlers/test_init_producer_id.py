@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -54,6 +54,12 @@ async def test_an_id_without_epoch_or_an_epoch_without_id_is_refused(broker: Han
 async def test_a_transactional_id_is_checked(broker: HandlerBroker, members: dict[str, Any], code: ErrorCode) -> None:
     for version in VERSIONS:
         assert await ask(broker, version, **members) == (code, -1, -1)
+
+
+async def test_in_a_cluster_there_are_no_transactions_yet_and_clients_are_told_at_once(broker: HandlerBroker) -> None:
+    broker.context.member = cast(Any, object())
+    assert await ask(broker, transactional_id="t") == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+    assert (await ask(broker))[0] == ErrorCode.NONE
 
 
 async def test_permissions_are_asked_for(broker: HandlerBroker) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from kbroker.controller.changes import TopicAdded, apply
+from kbroker.controller.changes import TopicAdded
 from kbroker.controller.image import Partition, Topic
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_partition_reassignments, elect_leaders, list_partition_reassignments
-from tests.server.handlers.harness import FrozenController, HandlerBroker
+from tests.server.handlers.harness import HandlerBroker
 
 ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = 43, 45, 46
 PREFERRED, UNCLEAN = 0, 1
@@ -24,8 +23,7 @@ async def stocked(broker: HandlerBroker) -> HandlerBroker:
     moved = Partition(1, 4, (1,), (2, 1), 0, adding_replicas=(1,), removing_replicas=(2,))
     lost = Partition(-1, 4, (2,), (2,), 0)
     foreign = [TopicAdded(Topic("moved", b"m" * 16, (moved,))), TopicAdded(Topic("lost", b"l" * 16, (lost,)))]
-    controller: Any = FrozenController(apply(broker.image, foreign))
-    broker.context.controller = controller
+    broker.controller.ledger.commit(foreign)
     return broker
 
 

@@ -1,0 +1,23 @@
+"""Envelope (58): a broker forwards a client's request to the controller: header and body inside, as they are."""
+
+from __future__ import annotations
+
+from kbroker.protocol.types import Bytes, Int16
+from kbroker.protocol.versions import Message, field
+
+REQUEST = Message(
+    "EnvelopeRequest",
+    field("request_data", Bytes),
+    field("request_principal", Bytes, nullable=0),
+    field("client_host_address", Bytes),
+    versions=(0, 0),
+    flexible=0,
+)
+
+RESPONSE = Message(
+    "EnvelopeResponse",
+    field("response_data", Bytes, nullable=0, default=None),
+    field("error_code", Int16),
+    versions=(0, 0),
+    flexible=0,
+)

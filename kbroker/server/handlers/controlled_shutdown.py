@@ -1,0 +1,27 @@
+"""ControlledShutdown (7), v0-3: a broker that is about to stop asks the controller to move its leaderships away.
+
+Only in a cluster. The answer names the partitions that nobody else can lead. v2: an old incarnation is fenced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kbroker.protocol.messages import controlled_shutdown as messages
+from kbroker.server.between_brokers import member_of
+
+if TYPE_CHECKING:
+    from kbroker.server.context import Context
+    from kbroker.server.request import Request
+
+__all__ = ["handle"]
+
+
+async def handle(context: Context, request: Request) -> Any:
+    member_of(context, request)
+    remaining = await context.controller.shut_down(request.body.broker_id, request.body.broker_epoch)
+    return messages.RESPONSE(
+        remaining_partitions=[
+            messages.RemainingPartition(topic_name=name, partition_index=index) for name, index in remaining
+        ]
+    )

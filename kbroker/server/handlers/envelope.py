@@ -1,0 +1,85 @@
+"""Envelope (58), v0: a broker of Apache Kafka's forwards what a client made it do: topics that come by being asked for.
+
+Only in a cluster, and on the controller. Nothing but CreateTopics is taken from an envelope.
+"""
+
+from __future__ import annotations
+
+import struct
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.errors import PeerError, Refusal
+from kbroker.protocol.compiler.load import codec
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.headers import REQUEST_HEADER
+from kbroker.protocol.messages import envelope as messages
+from kbroker.protocol.registry import api
+from kbroker.server.between_brokers import member_of
+from kbroker.server.request import Request, Route, read_request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kbroker.server.context import Context
+
+__all__ = ["handle"]
+
+CREATE_TOPICS: Final = api(19)
+_LENGTH_SIZE: Final = 4
+
+
+async def handle(context: Context, request: Request) -> Any:
+    member_of(context, request)
+    data = request.body.request_data
+    handler = import_module(f"kbroker.server.handlers.{CREATE_TOPICS.module_name}")
+    slot: Any = _InnerSlot(request.slot.connection)
+    try:
+        inner = read_request(_route(data, handler), memoryview(data), slot)
+    except PeerError as problem:
+        raise Refusal(ErrorCode.INVALID_REQUEST) from problem
+    try:
+        response = await handler.handle(context, inner)
+    except Refusal as refusal:
+        response = handler.refuse(inner, refusal.code, refusal.message)
+    inner.reply(response)
+    return messages.RESPONSE(response_data=b"".join(slot.parts)[_LENGTH_SIZE:])
+
+
+def _route(data: bytes, handler: Any) -> Route:
+    if len(data) < 4:
+        raise PeerError("an envelope with next to nothing inside")
+    key, version = struct.unpack_from(">hh", data)
+    assert CREATE_TOPICS.serves is not None
+    first, last = CREATE_TOPICS.serves
+    if key != CREATE_TOPICS.key or not first <= version <= last:
+        raise PeerError(f"an envelope with API {key} v{version} inside")
+    return Route(
+        CREATE_TOPICS,
+        version,
+        codec(REQUEST_HEADER, CREATE_TOPICS.request_header_version(version)).decode,
+        codec(CREATE_TOPICS.request, version).decode,
+        codec(CREATE_TOPICS.response, version).encode,
+        has_flexible_header=CREATE_TOPICS.response_header_version(version) == 1,
+        holds_slices=False,
+        handler=handler.handle,
+        fail=_fail,
+        tally=[0],
+    )
+
+
+def _fail(_request: Request, error: Exception) -> None:
+    raise error
+
+
+class _InnerSlot:
+    """Keeps the answer to what was inside, for the envelope that goes back."""
+
+    is_cancelled = False
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.parts: Sequence[bytes] = ()
+
+    def complete(self, parts: Sequence[bytes]) -> None:
+        self.parts = parts

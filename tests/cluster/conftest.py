@@ -1,0 +1,102 @@
+"""Clusters of kbrokers in processes of their own, over a real ZooKeeper."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka.admin import AdminClient
+
+from tests.broker.child import ChildBroker, spawn
+from tests.controller.conftest import zookeeper
+
+__all__ = ["RunningCluster", "zookeeper"]
+
+PATIENCE_SECONDS = 30.0
+SESSION_MS = 1500
+
+_chroots = itertools.count()
+
+
+class RunningCluster:
+    def __init__(self, connect: str, directory: Path) -> None:
+        self.connect = connect
+        self.directory = directory
+        self.brokers: dict[int, ChildBroker] = {}
+
+    async def start(self, broker_id: int, *settings: str) -> ChildBroker:
+        known = self.brokers.get(broker_id)
+        properties = [
+            f"broker.id={broker_id}",
+            f"zookeeper.connect={self.connect}",
+            f"zookeeper.session.timeout.ms={SESSION_MS}",
+            "offsets.topic.num.partitions=3",
+            "default.replication.factor=3",
+            *settings,
+        ]
+        arguments = [part for each in properties for part in ("--set", each)]
+        if known is not None:
+            arguments += ["--listen", f"127.0.0.1:{known.port}"]  # as a broker that is restarted
+        child = await spawn(self.directory / str(broker_id), *arguments)
+        self.brokers[broker_id] = child
+        await child.wait_ready()
+        return child
+
+    @property
+    def alive(self) -> dict[int, ChildBroker]:
+        return {broker_id: each for broker_id, each in self.brokers.items() if each.process.returncode is None}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{each.port}" for each in self.alive.values())
+
+    async def metadata(self, broker_id: int) -> Any:
+        """As librdkafka reads it from this broker."""
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.brokers[broker_id].port}", "log_level": 0})
+        return await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=PATIENCE_SECONDS))
+
+    async def seen_by(self, broker_id: int) -> tuple[object, ...]:
+        found = await self.metadata(broker_id)
+        topics = {
+            name: {index: (each.leader, sorted(each.isrs)) for index, each in topic.partitions.items()}
+            for name, topic in found.topics.items()
+        }
+        return found.controller_id, sorted(found.brokers), topics
+
+    async def until_agreed(self, condition: Callable[[int, list[int], dict[str, Any]], bool]) -> Any:
+        """All live brokers say the same, and the condition holds of it: controller, brokers, topics."""
+        seen: list[Any] = []
+        with trio.move_on_after(PATIENCE_SECONDS):
+            while True:
+                seen = [await self.seen_by(broker_id) for broker_id in self.alive]
+                if all(each == seen[0] for each in seen) and condition(*seen[0]):
+                    return seen[0]
+        pytest.fail(f"they do not agree: {seen}")
+
+    def log(self) -> str:
+        return "\n".join(f"broker {broker_id}:\n{each.stderr}" for broker_id, each in self.brokers.items())
+
+
+@asynccontextmanager
+async def running_cluster(zookeeper: str, directory: Path, size: int) -> AsyncIterator[RunningCluster]:
+    cluster = RunningCluster(f"{zookeeper}/cluster-{next(_chroots)}", directory)
+    try:
+        async with trio.open_nursery() as nursery:
+            for broker_id in range(1, size + 1):
+                nursery.start_soon(cluster.start, broker_id)
+        yield cluster
+    finally:
+        with trio.CancelScope(shield=True):
+            for each in cluster.alive.values():
+                await each.kill()
+
+
+@pytest.fixture
+async def three(zookeeper: str, tmp_path: Path) -> AsyncIterator[RunningCluster]:
+    async with running_cluster(zookeeper, tmp_path, 3) as cluster:
+        yield cluster

@@ -1,0 +1,147 @@
+"""Stock clients that go on while brokers die: a producer that waits for every replica, and a group that follows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+PATIENCE_SECONDS = 30.0
+
+_QUIET: dict[str, Any] = {"log_level": 0, "topic.metadata.refresh.interval.ms": 1000}
+_OUTSTANDING = 100
+# That a broker is away is told, and is no error of the producer's: it tries again.
+_PASSING = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT))
+
+
+class NumberedRecords:
+    """Writes 0, 1, 2, ... to the partitions of a topic in turn, in a thread of its own."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.sent: list[list[bytes]] = [[] for _ in range(partitions)]
+        self.acknowledged: list[list[bytes]] = [[] for _ in range(partitions)]
+        self.failures: list[str] = []
+        self._topic = topic
+        self._stop = threading.Event()
+        self._producer = Producer(
+            {
+                **_QUIET,
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
+                "error_cb": self._on_error,
+            }
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acknowledged))
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() not in _PASSING:
+            self.failures.append(str(error))
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failures.append(str(error))
+            return
+        partition, value = message.partition(), message.value()
+        assert partition is not None
+        assert value is not None
+        self.acknowledged[partition].append(value)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            partition, value = number % len(self.sent), b"%d" % number
+            self._producer.produce(self._topic, value, partition=partition, on_delivery=self._on_delivery)
+            self.sent[partition].append(value)
+            number += 1
+            self._producer.poll(0.002)
+            while len(self._producer) > _OUTSTANDING and not self._stop.is_set():
+                self._producer.poll(0.05)
+        self._producer.flush(PATIENCE_SECONDS)
+
+    @contextmanager
+    def being_written(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+
+class Group:
+    """One member that commits what it has read, in a thread of its own."""
+
+    def __init__(self, bootstrap: str, topic: str, name: str) -> None:
+        self.read: set[bytes] = set()
+        self._stop = threading.Event()
+        self._topic = topic
+        self._config = {
+            **_QUIET,
+            "bootstrap.servers": bootstrap,
+            "group.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        consumer = Consumer(self._config)
+        consumer.subscribe([self._topic])
+        while not self._stop.is_set():
+            messages = [each for each in consumer.consume(200, timeout=0.1) if each.error() is None]
+            self.read.update(value for each in messages if (value := each.value()) is not None)
+            if messages:
+                try:
+                    consumer.commit(asynchronous=False)
+                except KafkaException:
+                    continue  # its coordinator is away: the next one carries this too
+        with suppress(KafkaException):  # nothing is left to commit
+            consumer.commit(asynchronous=False)
+        consumer.close()
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+
+def committed(bootstrap: str, topic: str, partitions: int, group: str) -> list[int]:
+    consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        wanted = [TopicPartition(topic, index) for index in range(partitions)]
+        return [each.offset for each in consumer.committed(wanted, timeout=PATIENCE_SECONDS)]
+    finally:
+        consumer.close()
+
+
+def read_all(bootstrap: str, topic: str, partition: int) -> list[bytes]:
+    """Everything that is committed in a partition, from its beginning."""
+    consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    try:
+        wanted = TopicPartition(topic, partition, 0)
+        consumer.assign([wanted])
+        _start, end = consumer.get_watermark_offsets(wanted, timeout=PATIENCE_SECONDS)
+        values: list[bytes] = []
+        while consumer.position([wanted])[0].offset < end:
+            for each in consumer.consume(500, timeout=0.5):
+                value = each.value()
+                assert each.error() is None
+                assert value is not None
+                values.append(value)
+        return values
+    finally:
+        consumer.close()

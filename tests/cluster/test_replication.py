@@ -1,0 +1,107 @@
+"""Three kbrokers hold the same records: brokers die and stop while stock clients write and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.cluster.conftest import PATIENCE_SECONDS, RunningCluster
+from tests.cluster.stock_clients import Group, NumberedRecords, committed, read_all
+
+pytestmark = [pytest.mark.jvm, pytest.mark.slow]
+
+TOPIC = "orders"
+PARTITIONS = 3
+
+
+async def create(cluster: RunningCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    new = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})
+    futures = admin.create_topics([new])
+    await trio.to_thread.run_sync(lambda: futures[TOPIC].result(PATIENCE_SECONDS))
+    await all_in_sync(cluster)
+
+
+async def all_in_sync(cluster: RunningCluster) -> None:
+    """Every replica of every topic, the groups' offsets too."""
+    await cluster.until_agreed(
+        lambda _c, brokers, topics: (
+            brokers == [1, 2, 3]
+            and TOPIC in topics
+            and all(isr == [1, 2, 3] for each in topics.values() for _leader, isr in each.values())
+        )
+    )
+
+
+async def eventually(condition: Callable[[], bool], problem: Callable[[], object]) -> None:
+    """Clients work in threads: there is no event to wait for."""
+    with trio.move_on_after(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        return
+    pytest.fail(f"it did not come to that: {problem()}")
+
+
+async def goes_on(records: NumberedRecords, cluster: RunningCluster) -> None:
+    enough = records.count + 60
+    await eventually(lambda: records.count > enough, lambda: (records.failures, cluster.log()))
+
+
+async def is_without(cluster: RunningCluster, victim: int) -> Any:
+    return await cluster.until_agreed(
+        lambda controller, brokers, topics: (
+            controller in brokers
+            and victim not in brokers
+            and all(leader in brokers for each in topics.values() for leader, _isr in each.values())
+        )
+    )
+
+
+def check_records(records: NumberedRecords, cluster: RunningCluster) -> None:
+    """All that was sent was acknowledged, and is there once and in order."""
+    assert records.failures == []
+    assert records.acknowledged == records.sent
+    assert [read_all(cluster.bootstrap, TOPIC, index) for index in range(PARTITIONS)] == records.sent
+
+
+async def test_nothing_acknowledged_is_lost_when_a_leader_and_the_controller_are_killed(three: RunningCluster) -> None:
+    await create(three)
+    records = NumberedRecords(three.bootstrap, TOPIC, PARTITIONS)
+    group = Group(three.bootstrap, TOPIC, "readers")
+    with group.following():
+        with records.being_written():
+            await eventually(lambda: bool(group.read), three.log)
+            controller, brokers, _topics = await three.until_agreed(lambda _c, _b, topics: len(topics) == 2)
+            leader = next(each for each in brokers if each != controller)
+            for victim in (leader, controller):
+                await three.brokers[victim].kill()
+                await is_without(three, victim)
+                await goes_on(records, three)
+                await three.start(victim)
+                await all_in_sync(three)
+                await goes_on(records, three)
+        sent = {value for values in records.sent for value in values}
+        await eventually(lambda: group.read == sent, lambda: (len(sent), len(group.read), three.log()))
+    await trio.to_thread.run_sync(check_records, records, three)
+    offsets = await trio.to_thread.run_sync(committed, three.bootstrap, TOPIC, PARTITIONS, "readers")
+    assert offsets == [len(values) for values in records.sent]
+    assert "Traceback" not in three.log()
+
+
+async def test_producers_notice_nothing_when_brokers_are_restarted_in_turn(three: RunningCluster) -> None:
+    await create(three)
+    records = NumberedRecords(three.bootstrap, TOPIC, PARTITIONS)
+    with records.being_written():
+        for broker_id in (1, 2, 3):
+            await goes_on(records, three)
+            assert await three.brokers[broker_id].terminate() == 0
+            await goes_on(records, three)
+            await three.start(broker_id)
+            await all_in_sync(three)
+        await goes_on(records, three)
+    await trio.to_thread.run_sync(check_records, records, three)
+    assert "Traceback" not in three.log()
