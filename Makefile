@@ -36,7 +36,7 @@ check: install-test lint types ## the fast half: ruff, mypy, tests without a JVM
 
 # The second run forces what systems without epoll and Linux's sendfile get; the third takes the compiled hot path.
 test: install-test install-spark compiled lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
-	$(BIN)/python -m tools.jars specs judge41 spark streams
+	$(BIN)/python -m tools.jars specs judge41 judge39 spark streams
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 	KBROKER_PORTABLE=1 $(BIN)/pytest tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
 		-m "not jvm and not slow" $(ARGS)
