@@ -45,17 +45,8 @@ class IsrProposer:
         self._waiting: list[tuple[IsrProposal, Callable[[Decision], None]]] = []
         self._has_work = trio.Event()
 
-    def propose(
-        self,
-        topic: str,
-        index: int,
-        *,
-        isr: tuple[int, ...],
-        leader_epoch: int,
-        partition_epoch: int,
-        done: Callable[[Decision], None],
-    ) -> None:
-        self._waiting.append((IsrProposal(topic, index, leader_epoch, partition_epoch, isr), done))
+    def propose(self, proposal: IsrProposal, done: Callable[[Decision], None]) -> None:
+        self._waiting.append((proposal, done))
         self._has_work.set()
 
     async def run(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kbroker.controller.image import Partition as PartitionState
+from kbroker.controller.isr_rules import IsrProposal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.leader_view import LeaderView, Proposal
 from kbroker.replication.peers import Decision, Peers
@@ -132,12 +133,10 @@ class Leadership:
             return
         partition = self._partition
         self._peers.proposals.propose(
-            partition.topic,
-            partition.index,
-            isr=proposal.isr,
-            leader_epoch=proposal.leader_epoch,
-            partition_epoch=proposal.partition_epoch,
-            done=lambda decision: self._on_decision(proposal, decision),
+            IsrProposal(
+                partition.topic, partition.index, proposal.leader_epoch, proposal.partition_epoch, proposal.isr
+            ),
+            lambda decision: self._on_decision(proposal, decision),
         )
 
     def _on_decision(self, proposal: Proposal, decision: Decision) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kbroker.clock import Clock
 from kbroker.controller.image import Partition as PartitionState
+from kbroker.controller.isr_rules import IsrProposal
 from kbroker.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -24,16 +25,7 @@ Decision = PartitionState | ErrorCode
 class IsrProposals(Protocol):
     """The controller, as a leader asks it: AlterPartition (56)."""
 
-    def propose(
-        self,
-        topic: str,
-        index: int,
-        *,
-        isr: tuple[int, ...],
-        leader_epoch: int,
-        partition_epoch: int,
-        done: Callable[[Decision], None],
-    ) -> None:
+    def propose(self, proposal: IsrProposal, done: Callable[[Decision], None]) -> None:
         """Returns at once. `done` is called on the loop, once, later or within the call: with the state as it is in the
         tree; with INVALID_REQUEST, INELIGIBLE_REPLICA or OPERATION_NOT_ATTEMPTED where the controller has certainly not
         written it; with any other code where nobody knows, or somebody else has written: then the image will tell.
@@ -44,16 +36,7 @@ class IsrProposals(Protocol):
 class NoController:
     """Nobody to ask: the in-sync sets stay as they are."""
 
-    def propose(
-        self,
-        topic: str,
-        index: int,
-        *,
-        isr: tuple[int, ...],
-        leader_epoch: int,
-        partition_epoch: int,
-        done: Callable[[Decision], None],
-    ) -> None:
+    def propose(self, proposal: IsrProposal, done: Callable[[Decision], None]) -> None:
         done(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 

@@ -19,6 +19,7 @@ from kbroker.config import BrokerConfig, Endpoint
 from kbroker.controller.changes import BrokerAdded, BrokerRemoved, Change, PartitionsChanged, TopicAdded, apply
 from kbroker.controller.image import Broker, Image, Topic
 from kbroker.controller.image import Partition as PartitionState
+from kbroker.controller.isr_rules import IsrProposal
 from kbroker.coordinator.runtime import GroupCoordinator
 from kbroker.group.step import GroupConfig
 from kbroker.log.directory import DataDirectory
@@ -236,36 +237,21 @@ class Cluster:
             state = state._replace(leader_epoch=before.leader_epoch + 1)
         self.tell(PartitionsChanged(topic, {0: state}), but=but)
 
-    def propose(
-        self,
-        topic: str,
-        index: int,
-        *,
-        isr: tuple[int, ...],
-        leader_epoch: int,
-        partition_epoch: int,
-        done: Callable[[Decision], None],
-    ) -> None:
-        self.proposed.append(isr)
+    def propose(self, proposal: IsrProposal, done: Callable[[Decision], None]) -> None:
+        self.proposed.append(proposal.isr)
         if self.is_deciding:
-            self._nursery.start_soon(self._decide, topic, isr, leader_epoch, partition_epoch, done)
+            self._nursery.start_soon(self._decide, proposal, done)
 
-    async def _decide(
-        self,
-        topic: str,
-        isr: tuple[int, ...],
-        leader_epoch: int,
-        partition_epoch: int,
-        done: Callable[[Decision], None],
-    ) -> None:
+    async def _decide(self, proposal: IsrProposal, done: Callable[[Decision], None]) -> None:
         await trio.lowlevel.checkpoint()
+        topic = proposal.topic_name
         state = self.state(topic)
         if self.refusal is not None:
             done(self.refusal)
-        elif (state.leader_epoch, state.partition_epoch) != (leader_epoch, partition_epoch):
+        elif (state.leader_epoch, state.partition_epoch) != (proposal.leader_epoch, proposal.partition_epoch):
             done(ErrorCode.INVALID_UPDATE_VERSION)
         else:
-            self.change(topic, isr=isr, but=(state.leader,))
+            self.change(topic, isr=proposal.isr, but=(state.leader,))
             done(self.state(topic))
 
     @asynccontextmanager

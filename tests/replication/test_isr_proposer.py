@@ -32,7 +32,7 @@ class Controller:
 
 
 def propose(proposer: IsrProposer, topic: str, decided: list[Decision]) -> None:
-    proposer.propose(topic, 0, isr=(1, 2), leader_epoch=3, partition_epoch=7, done=decided.append)
+    proposer.propose(IsrProposal(topic, 0, leader_epoch=3, partition_epoch=7, isr=(1, 2)), decided.append)
 
 
 async def test_what_comes_together_is_asked_together(nursery: trio.Nursery) -> None:
