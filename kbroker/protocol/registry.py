@@ -60,6 +60,10 @@ class Api:
     def response_header_version(self, version: int) -> int:
         return response_header_version(self.key, version, self.response.flexible_since)
 
+    def is_served(self, *, is_in_cluster: bool = False) -> bool:
+        """Brokers speak to each other only where there are several."""
+        return self.serves is not None and (is_in_cluster or not self.between_brokers)
+
     def __repr__(self) -> str:
         return f"<Api {self.key} {self.name}>"
 

@@ -43,11 +43,8 @@ class Dispatch:
         self._context = context
         self._run = context.append_run
         self._routes: dict[tuple[int, int], Route] = {}
-        self._served: dict[int, Api] = {
-            each.key: each
-            for each in APIS
-            if each.serves is not None and (context.member is not None or not each.between_brokers)
-        }
+        is_in_cluster = context.member is not None
+        self._served: dict[int, Api] = {each.key: each for each in APIS if each.is_served(is_in_cluster=is_in_cluster)}
         self._quotas = context.quotas
         self._quotas.on_switch = self._forget_routes
         self._repeated: dict[int, RepeatedRequests] = {

@@ -86,7 +86,7 @@ class Faults:
 
     def __init__(self, call: CallInLoop | None = None) -> None:
         self._call: CallInLoop = call if call is not None else lambda function: function()
-        self._of_apis: dict[str, list[_ApiFault]] = {each.name: [] for each in APIS if each.serves is not None}
+        self._of_apis: dict[str, list[_ApiFault]] = {each.name: [] for each in APIS if each.is_served()}
         self._of_partitions: dict[tuple[str, int], Refuse] = {}
         self._standing: dict[Fault, Callable[[], object]] = {}  # and what ends them
         self._context: Context | None = None

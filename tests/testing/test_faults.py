@@ -17,7 +17,7 @@ from tests.broker.wire import Client, connect, fetch_members, produce_members
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 AN_HOUR = 3600.0
-SERVED = [each for each in APIS if each.serves is not None]
+SERVED = [each for each in APIS if each.is_served()]
 
 Connect = Callable[[], Awaitable[Client]]
 

@@ -65,7 +65,7 @@ def _response(version: int, is_in_cluster: bool) -> Any:
 
 
 def _served(is_in_cluster: bool) -> list[Any]:
-    return [_row(each) for each in APIS if each.serves is not None and (is_in_cluster or not each.between_brokers)]
+    return [_row(each) for each in APIS if each.is_served(is_in_cluster=is_in_cluster)]
 
 
 def _row(each: Api) -> Any:
