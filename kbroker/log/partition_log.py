@@ -539,8 +539,11 @@ class PartitionLog:
             self.load()
         return retention.apply_retention(self, now_ms)
 
-    def delete_records_before(self, offset: int) -> int | ErrorCode:
-        """Raises the log's start (-1: to the high watermark) and returns it. Segments go with the next retention."""
+    def delete_records_before(self, offset: int) -> int | None:
+        """Raises the log's start (-1: to the high watermark) and returns it; None: the offset is out of range.
+
+        Segments go with the next retention.
+        """
         if not self._is_loaded:
             self.load()
         return retention.delete_records_before(self, offset)

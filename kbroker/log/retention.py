@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from kbroker.log.log_config import LogConfig
 from kbroker.log.segment import Segment
 from kbroker.log.segment_list import SegmentList
-from kbroker.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
@@ -39,12 +38,12 @@ def apply_retention(log: PartitionLog, now_ms: int) -> int:
     return count
 
 
-def delete_records_before(log: PartitionLog, offset: int) -> int | ErrorCode:
+def delete_records_before(log: PartitionLog, offset: int) -> int | None:
     high_watermark = log.high_watermark
     if offset == -1:
         offset = high_watermark
     if not 0 <= offset <= high_watermark:
-        return ErrorCode.OFFSET_OUT_OF_RANGE
+        return None
     raise_log_start_offset(log, offset)
     return log.log_start_offset
 

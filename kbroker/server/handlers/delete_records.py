@@ -76,8 +76,8 @@ def _delete(context: Context, name: str, index: int, offset: int, waiting: Waiti
         outcome = partition.log.delete_records_before(offset)
     except StorageFailure:
         return _failure(index, ErrorCode.KAFKA_STORAGE_ERROR)
-    if isinstance(outcome, ErrorCode):
-        return _failure(index, outcome)
+    if outcome is None:
+        return _failure(index, ErrorCode.OFFSET_OUT_OF_RANGE)
     answer = messages.DeleteRecordsPartitionResult(partition_index=index, low_watermark=outcome)
     if partition.leadership is not None and partition.leadership.low_watermark() < outcome:
         waiting.append((partition, partition.leadership, answer))
