@@ -63,7 +63,7 @@ _CONFLICT_SECONDS: Final = 0.1
 
 
 class ClusterMember:
-    """Call `join` when the sockets are bound, then `run`; `leave` before they close."""
+    """`run` when the sockets are bound; `leave` before they close."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ClusterMember:
         )
         self.link = ControllerLink(controller, broker_id, listener_name, connect)
         self.inbox = ControlInbox(
-            self._ledger, random_bytes, broker_epoch=lambda: self.broker_epoch, on_told=self._told_something
+            self._ledger, random_bytes, broker_epoch=lambda: self.broker_epoch, on_told=self._told.set
         )
         controller.spread = self._channels.wait_delivered
         self._ledger.on_deposed = self._on_deposed
@@ -185,9 +185,6 @@ class ClusterMember:
                 await self.link.wait_changed()
             return
         raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "No controller has elected leaders anew.")
-
-    def _told_something(self) -> None:
-        self._told.set()
 
     # The queue
 
@@ -313,7 +310,7 @@ class ClusterMember:
             self._events.put(Event.CONTROLLER)
             raise
         logger.info("the controller now, under epoch %d", seat.epoch)
-        self._told_something()
+        self._told.set()
 
     async def _read_anew(self, seat: ControllerSeat | None = None) -> None:
         """Makes the image what the tree is, whatever was missed; then decides what is to be decided.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from kbroker.controller import znodes
 from kbroker.controller.image import Partition, Topic
 from kbroker.controller.tree import MAX_NODE_SIZE, Create, Operation, SetData, size_of
 
 __all__ = ["announcement", "in_groups", "in_parts", "partition_nodes", "state_writes", "topic_nodes"]
+
+T = TypeVar("T")
 
 # A multi travels as one packet; the check that goes along needs its share.
 _MULTI_BYTES: Final = MAX_NODE_SIZE - 1000
@@ -49,28 +51,22 @@ def state_writes(changed: Mapping[str, Mapping[int, Partition]]) -> list[Operati
 
 def in_groups(topics: Sequence[Topic]) -> Iterable[list[Topic]]:
     """Topics that fit into one multi; one that does not fit at all is a group of its own."""
-    group: list[Topic] = []
-    size = 0
-    for topic in topics:
-        own = sum(size_of(operation) for operation in topic_nodes(topic))
-        if group and size + own > _MULTI_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(topic)
-        size += own
-    if group:
-        yield group
+    return _packed(topics, lambda topic: sum(map(size_of, topic_nodes(topic))))
 
 
 def in_parts(operations: Sequence[Operation]) -> Iterable[list[Operation]]:
-    part: list[Operation] = []
+    return _packed(operations, size_of)
+
+
+def _packed(items: Iterable[T], size_of_item: Callable[[T], int]) -> Iterable[list[T]]:
+    pack: list[T] = []
     size = 0
-    for operation in operations:
-        own = size_of(operation)
-        if part and size + own > _MULTI_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(operation)
+    for item in items:
+        own = size_of_item(item)
+        if pack and size + own > _MULTI_BYTES:
+            yield pack
+            pack, size = [], 0
+        pack.append(item)
         size += own
-    if part:
-        yield part
+    if pack:
+        yield pack

@@ -213,10 +213,8 @@ class LeaderFetcher:
                 while self._followed and self._address(self.leader_id) == address:
                     await self._round(connection)
                 return
-        except (ConnectionFailed, PeerError, NotServed) as failure:
+        except (ConnectionFailed, PeerError, NotServed, BrokerRefusal) as failure:
             self._tell(str(failure))
-        except BrokerRefusal as refusal:
-            self._tell(str(refusal))
         except Exception:
             logger.exception("fetching from broker %d failed", self.leader_id)
         await self._rest(self._backoff_seconds)

@@ -7,6 +7,7 @@ buffers still stand; any other kind of request ends the run first, so that it se
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +24,18 @@ Staged = list[tuple["Partition", int, Any]]
 """Partition, last offset and answer of each batch."""
 
 
-class StagedProduce:
+class StagedProduce(ABC):
     """A request whose batches wait to be written."""
 
     __slots__ = ()
 
+    @abstractmethod
     def on_written(self) -> None:
         """All partitions have written, or have refused: answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: Exception) -> None:
-        raise NotImplementedError
+        """Answer that something has gone wrong here."""
 
 
 class AppendRun:

@@ -22,8 +22,6 @@ from kbroker.protocol.registry import APIS, Api
 from kbroker.server.connection import Connection
 from kbroker.server.context import Context
 from kbroker.server.controller_apis import CONTROLLER_APIS, only_on_controller
-from kbroker.server.repeated_fetch import RepeatedFetches
-from kbroker.server.repeated_produce import RepeatedProduces
 from kbroker.server.repeated_requests import RepeatedRequests
 from kbroker.server.request import Handler, Request, Route, read_request
 from kbroker.server.request_slot import RequestSlot
@@ -47,10 +45,7 @@ class Dispatch:
         self._served: dict[int, Api] = {each.key: each for each in APIS if each.is_served(is_in_cluster=is_in_cluster)}
         self._quotas = context.quotas
         self._quotas.on_switch = self._forget_routes
-        self._repeated: dict[int, RepeatedRequests] = {
-            _PRODUCE: RepeatedProduces(context),
-            _FETCH: RepeatedFetches(context),
-        }
+        self._repeated: dict[int, RepeatedRequests] = {}
         self._interceptor = context.interceptor
         self.bugs = 0
         self.counts: dict[tuple[str, int], list[int]] = {}
@@ -163,12 +158,25 @@ class Dispatch:
             handler=self._intercepted(api, module.handle),
             fail=self._fail,
             tally=self.counts.setdefault((api.name, version), [0]),
-            repeated=self._repeated.get(key),
+            repeated=self._repeated_of(key),
         )
         if self._quotas.is_on and not api.between_brokers:
             route = self._quotas.metered(route)
         self._routes[key, version] = route
         return route
+
+    def _repeated_of(self, key: int) -> RepeatedRequests | None:
+        """As handlers are: loaded for the first request of their kind."""
+        if key not in self._repeated:
+            if key == _PRODUCE:
+                from kbroker.server.repeated_produce import RepeatedProduces
+
+                self._repeated[key] = RepeatedProduces(self._context)
+            elif key == _FETCH:
+                from kbroker.server.repeated_fetch import RepeatedFetches
+
+                self._repeated[key] = RepeatedFetches(self._context)
+        return self._repeated.get(key)
 
     def _intercepted(self, api: Api, handler: Handler) -> Handler:
         if self._context.member is not None and api.key in CONTROLLER_APIS:

@@ -15,6 +15,7 @@ from kbroker.server.repeated_requests import (
     HEAD_SIZE,
     KEY_POSITION,
     LONGEST_KEY,
+    PLACES,
     KnownRequest,
     RepeatedRequests,
     struct_of,
@@ -30,9 +31,7 @@ __all__ = ["RepeatedFetches"]
 
 _FIRST_VERSION: Final = 4  # before it records are converted
 _LOG_START_SINCE: Final = 5
-_CONSUMER: Final = -1  # where brokers say their id
 _OFFSET_SIZE: Final = 8
-_PLACES: Final = (0x5E70FF5E70000001, 0x5E70FF5E70000002, 0x5E70FF5E70000003)  # stand for offsets
 _RECORDS: Final = b"in place of records"
 
 _pack_offset: Final = Struct(">q").pack
@@ -63,8 +62,8 @@ class KnownFetch(KnownRequest):
         self._leader_epoch = partition.leader_epoch
         self.max_bytes: int = min(body.max_bytes, body.topics[0].partitions[0].partition_max_bytes)
         self.min_bytes: int = body.min_bytes
-        places = _PLACES[: 3 if version >= _LOG_START_SINCE else 2]
-        encoded = request.encode(fetch.plain_answer(request, *_PLACES, _RECORDS))
+        places = PLACES[: 3 if version >= _LOG_START_SINCE else 2]
+        encoded = request.encode(fetch.plain_answer(request, *PLACES, _RECORDS))
         before, self._end = encoded.split(self._size_bytes(len(_RECORDS)) + _RECORDS)
         start, self._middle = before.split(b"".join(map(_pack_offset, places)))
         self._start = b"\0" + start if self.route.has_flexible_header else start  # the tags of the header
@@ -137,12 +136,12 @@ class RepeatedFetches(RepeatedRequests):
         if (
             partition is None
             or asked.last_fetched_epoch >= 0
-            or fetch.replica_id(request) != _CONSUMER
+            or fetch.replica_id(request) != fetch.CONSUMER
             or fetch.refusal(request, partition, asked.current_leader_epoch)
         ):
             return
-        asked.fetch_offset, offset = _PLACES[0], asked.fetch_offset
-        start, *rest = codec(request.route.api.request, version).to_bytes(body).split(_pack_offset(_PLACES[0]))
+        asked.fetch_offset, offset = PLACES[0], asked.fetch_offset
+        start, *rest = codec(request.route.api.request, version).to_bytes(body).split(_pack_offset(PLACES[0]))
         asked.fetch_offset = offset
         tail = rest[-1]
         key_end = len(frame) - _OFFSET_SIZE - len(tail)

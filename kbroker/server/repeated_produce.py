@@ -14,6 +14,7 @@ from kbroker.server.repeated_requests import (
     HEAD_SIZE,
     KEY_POSITION,
     LONGEST_KEY,
+    PLACES,
     KnownRequest,
     RepeatedRequests,
     struct_of,
@@ -32,7 +33,6 @@ __all__ = ["RepeatedProduces"]
 _FIRST_VERSION: Final = 7  # since then an answer has all three offsets, and every codec is allowed
 _SIZE_SIZE: Final = 4  # of what says how large the records are, in versions that are not flexible
 _EMPTY_TAGS: Final = b"\0\0\0"  # of the partition, its topic and the request: behind the records in flexible versions
-_PLACES: Final = (0x5E70FF5E70000001, 0x5E70FF5E70000002, 0x5E70FF5E70000003)  # stand for the offsets of an answer
 
 _unpack_size: Final = Struct(">i").unpack_from
 _pack_offsets: Final = Struct(">qqq").pack
@@ -45,8 +45,8 @@ class KnownProduce(KnownRequest):
         super().__init__(request.route, head, partition)
         self.acks: int = request.body.acks
         self._records_at = records_at
-        response = produce.accepted(request, partition.index, *_PLACES)
-        start, end = request.encode(response).split(_pack_offsets(*_PLACES))
+        response = produce.accepted(request, partition.index, *PLACES)
+        start, end = request.encode(response).split(_pack_offsets(*PLACES))
         if self.route.has_flexible_header:
             start = b"\0" + start  # the tags of the header
         layout = struct_of(f">ii{len(start)}sqqq{len(end)}s")

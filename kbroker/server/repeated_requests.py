@@ -7,6 +7,7 @@ through its handler, and has changed nothing before. Which requests these are: `
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from kbroker.server.request import Request, Route
     from kbroker.server.request_slot import RequestSlot
 
-__all__ = ["HEAD_SIZE", "KEY_POSITION", "LONGEST_KEY", "KnownRequest", "RepeatedRequests", "struct_of"]
+__all__ = ["HEAD_SIZE", "KEY_POSITION", "LONGEST_KEY", "PLACES", "KnownRequest", "RepeatedRequests", "struct_of"]
 
 HEAD_SIZE: Final = 4  # API key and version
 KEY_POSITION: Final = 8  # behind them and the correlation id
+PLACES: Final = (0x5E70FF5E70000001, 0x5E70FF5E70000002, 0x5E70FF5E70000003)  # stand for the offsets of an answer
 LONGEST_KEY: Final = 1024  # names are not that long unless somebody wants to fill our memory
 _FEW_KNOWN: Final = 64
 _MOST_KNOWN: Final = 16384
@@ -38,7 +40,7 @@ class KnownRequest:
         self.partition = partition
 
 
-class RepeatedRequests:
+class RepeatedRequests(ABC):
     """Of one API."""
 
     __slots__ = ("_room", "context", "known")
@@ -48,13 +50,13 @@ class RepeatedRequests:
         self.known: dict[bytes, KnownRequest] = {}
         self._room = _FEW_KNOWN
 
+    @abstractmethod
     def handle(self, connection: Connection, frame: memoryview, slot: RequestSlot) -> bool:
         """False: it has to be decoded, and nothing has happened yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self, connection: Connection, frame: memoryview, request: Request) -> None:
         """From a request that had to be decoded and was handled: the next one may be like it."""
-        raise NotImplementedError
 
     def expect(self, connection: Connection, shape: Struct) -> None:
         """The next request of that connection. One whose requests come in many shapes by turns is given up: it would be

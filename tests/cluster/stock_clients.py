@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import pytest
+import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-PATIENCE_SECONDS = 30.0
+from tests.cluster.conftest import PATIENCE_SECONDS, RunningCluster
 
 _QUIET: dict[str, Any] = {"log_level": 0, "topic.metadata.refresh.interval.ms": 1000}
 _OUTSTANDING = 100
@@ -17,7 +20,28 @@ _OUTSTANDING = 100
 _PASSING = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT))
 
 
-class NumberedRecords:
+class InThread(ABC):
+    """A client that works until the block is left."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Until `_stop` is set."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+
+class NumberedRecords(InThread):
     """Writes 0, 1, 2, ... to the partitions of a topic in turn, in a thread of its own."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
@@ -25,7 +49,7 @@ class NumberedRecords:
         self.acknowledged: list[list[bytes]] = [[] for _ in range(partitions)]
         self.failures: list[str] = []
         self._topic = topic
-        self._stop = threading.Event()
+        super().__init__()
         self._producer = Producer(
             {
                 **_QUIET,
@@ -37,7 +61,6 @@ class NumberedRecords:
                 "error_cb": self._on_error,
             }
         )
-        self._thread = threading.Thread(target=self._run)
 
     @property
     def count(self) -> int:
@@ -68,22 +91,13 @@ class NumberedRecords:
                 self._producer.poll(0.05)
         self._producer.flush(PATIENCE_SECONDS)
 
-    @contextmanager
-    def being_written(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
 
-
-class Group:
+class Group(InThread):
     """One member that commits what it has read, in a thread of its own."""
 
     def __init__(self, bootstrap: str, topic: str, name: str) -> None:
+        super().__init__()
         self.read: set[bytes] = set()
-        self._stop = threading.Event()
         self._topic = topic
         self._config = {
             **_QUIET,
@@ -92,7 +106,6 @@ class Group:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
-        self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
         consumer = Consumer(self._config)
@@ -109,14 +122,19 @@ class Group:
             consumer.commit(asynchronous=False)
         consumer.close()
 
-    @contextmanager
-    def following(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
+
+async def eventually(condition: Callable[[], bool], problem: Callable[[], object]) -> None:
+    """Stock clients work in threads of their own: there is no event to wait for, hence the poll."""
+    with trio.move_on_after(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        return
+    pytest.fail(f"it did not come to that: {problem()}")
+
+
+async def goes_on(records: NumberedRecords, cluster: RunningCluster, *, by: int = 60) -> None:
+    enough = records.count + by
+    await eventually(lambda: records.count > enough, lambda: (records.failures, cluster.log()))
 
 
 def committed(bootstrap: str, topic: str, partitions: int, group: str) -> list[int]:

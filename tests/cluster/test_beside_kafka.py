@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.process import free_ports
 from tests.cluster.conftest import PATIENCE_SECONDS, SESSION_MS, RunningCluster, running_cluster
-from tests.cluster.stock_clients import NumberedRecords, read_all
+from tests.cluster.stock_clients import NumberedRecords, goes_on, read_all
 from tests.cluster.test_cluster import all_led, create
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
@@ -144,20 +144,14 @@ async def test_each_copies_from_the_other(zookeeper: str, java: str, judge39_cla
         await both_in_sync()
         records = NumberedRecords(cluster.bootstrap, "orders", 2)
 
-        async def goes_on() -> None:
-            enough = records.count + 100
-            with trio.fail_after(PATIENCE_SECONDS):
-                while records.count < enough:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-
-        with records.being_written():
-            await goes_on()
+        with records.running():
+            await goes_on(records, cluster, by=100)
             # Kafka leads everything that we led, and we follow when we are back.
             await cluster.brokers[1].kill()
-            await goes_on()
+            await goes_on(records, cluster, by=100)
             await cluster.start(1)
             await both_in_sync()
-            await goes_on()
+            await goes_on(records, cluster, by=100)
         assert records.failures == []
         assert records.acknowledged == records.sent
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import trio
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.cluster.conftest import PATIENCE_SECONDS, RunningCluster
-from tests.cluster.stock_clients import Group, NumberedRecords, committed, read_all
+from tests.cluster.stock_clients import Group, NumberedRecords, committed, eventually, goes_on, read_all
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -37,20 +36,6 @@ async def all_in_sync(cluster: RunningCluster) -> None:
     )
 
 
-async def eventually(condition: Callable[[], bool], problem: Callable[[], object]) -> None:
-    """Clients work in threads: there is no event to wait for."""
-    with trio.move_on_after(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await trio.sleep(0.01)
-        return
-    pytest.fail(f"it did not come to that: {problem()}")
-
-
-async def goes_on(records: NumberedRecords, cluster: RunningCluster) -> None:
-    enough = records.count + 60
-    await eventually(lambda: records.count > enough, lambda: (records.failures, cluster.log()))
-
-
 async def is_without(cluster: RunningCluster, victim: int) -> Any:
     return await cluster.until_agreed(
         lambda controller, brokers, topics: (
@@ -72,8 +57,8 @@ async def test_nothing_acknowledged_is_lost_when_a_leader_and_the_controller_are
     await create(three)
     records = NumberedRecords(three.bootstrap, TOPIC, PARTITIONS)
     group = Group(three.bootstrap, TOPIC, "readers")
-    with group.following():
-        with records.being_written():
+    with group.running():
+        with records.running():
             await eventually(lambda: bool(group.read), three.log)
             controller, brokers, _topics = await three.until_agreed(lambda _c, _b, topics: len(topics) == 2)
             leader = next(each for each in brokers if each != controller)
@@ -95,7 +80,7 @@ async def test_nothing_acknowledged_is_lost_when_a_leader_and_the_controller_are
 async def test_producers_notice_nothing_when_brokers_are_restarted_in_turn(three: RunningCluster) -> None:
     await create(three)
     records = NumberedRecords(three.bootstrap, TOPIC, PARTITIONS)
-    with records.being_written():
+    with records.running():
         for broker_id in (1, 2, 3):
             await goes_on(records, three)
             assert await three.brokers[broker_id].terminate() == 0

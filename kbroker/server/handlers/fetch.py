@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kbroker.server.deadlines import Deadline
     from kbroker.server.request import Request
 
-__all__ = ["READ_COMMITTED", "TOPIC_IDS_SINCE", "handle", "plain_answer", "refusal", "refuse", "replica_id"]
+__all__ = ["CONSUMER", "READ_COMMITTED", "TOPIC_IDS_SINCE", "handle", "plain_answer", "refusal", "refuse", "replica_id"]
 
 READ_COMMITTED = 1
 CONSUMER = -1

@@ -63,7 +63,7 @@ class Twins:
     def __init__(self, quick: HandlerBroker, plain: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.brokers = (quick, plain)
         self.quick = quick
-        plain.dispatch._repeated.clear()
+        monkeypatch.setattr(plain.dispatch, "_repeated_of", lambda key: None)
         self.peers = [Peer("PLAINTEXT"), Peer("PLAINTEXT")]
         self.decoded = 0
 
@@ -460,9 +460,9 @@ async def test_two_partitions_in_one_request_are_never_learnt(twins: Twins) -> N
 
 
 async def test_what_is_known_of_partitions_that_have_gone_is_dropped(twins: Twins) -> None:
-    repeated = twins.quick.dispatch._repeated[PRODUCE]
     for number in range(63):
         twins.ask(produce_frame(9, make_batch(b"v"), client_id=f"client {number}"))
+    repeated = twins.quick.dispatch._repeated[PRODUCE]
     assert len(repeated.known) == 63
     for broker in twins.brokers:
         await broker.controller.delete_topics(["t"])
