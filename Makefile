@@ -7,6 +7,7 @@ DATA    ?= data
 WORKERS ?= auto
 ARGS    ?=
 COMPILE ?= 1
+SEED    ?= $(shell date +%s)
 COMPILED := $(CURDIR)/build/compiled
 SOURCES := $(shell find kbroker -name '*.py')
 # Whoever starts Python so finds the compiled code first, and what is only in the sources (tests, benchmarks) after it.
@@ -17,7 +18,7 @@ LOCKED  := $(PIP) --require-hashes --no-build-isolation
 LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
            --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
-.PHONY: help install install-test install-spark compiled run test check docs lint types bench lock clean
+.PHONY: help install install-test install-spark compiled run test check shuffle kills docs lint types bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## what there is to make
@@ -36,13 +37,22 @@ check: install-test lint types ## the fast half: ruff, mypy, tests without a JVM
 
 # The second run forces what systems without epoll and Linux's sendfile get; the third takes the compiled hot path.
 test: install-test install-spark compiled lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
-	$(BIN)/python -m tools.jars specs judge41 judge39 spark streams
+	$(BIN)/python -m tools.jars specs judge41 judge39 spark streams tables
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 	KBROKER_PORTABLE=1 $(BIN)/pytest tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
 		-m "not jvm and not slow" $(ARGS)
 	@test -z "$$CI" && ! ls $(COMPILED)/*.so >/dev/null 2>&1 && echo "skipped: the compiled hot path (no C compiler)" || \
 		KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." tests/broker tests/testing compat_tests \
 		-n $(WORKERS) --dist loadgroup -q -m "not jvm and not slow" --ignore tests/testing/test_docs.py $(ARGS)
+
+# Finds tests that depend on another: each order comes from its seed, which pytest prints. ARGS wins: -n 0, -m "" for all.
+shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)
+	$(BIN)/pytest tests compat_tests -n 2 --dist loadgroup -m "not jvm" --shuffle $(SEED) $(ARGS)
+
+# The suite kills three times; this takes a quarter of an hour.
+kills: install-test install-spark ## kill -9 of a pipeline's driver and broker, twenty times (KBROKER_SEED=number)
+	$(BIN)/python -m tools.jars spark tables
+	KBROKER_KILLS=20 $(BIN)/pytest tests/pipeline/test_kills.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
 
 docs: install-test ## renew the generated pages of docs/
 	$(BIN)/python -m tools.compatibility
@@ -57,8 +67,8 @@ lint: install-test ## ruff: rules and format
 types: install-test ## mypy, strict
 	$(BIN)/mypy
 
-bench: install-test compiled ## side by side with Apache Kafka (COMPILE=0: with the hot path interpreted)
-	$(BIN)/python -m tools.jars judge41
+bench: install-test install-spark compiled ## side by side with Apache Kafka (COMPILE=0: with the hot path interpreted)
+	$(BIN)/python -m tools.jars judge41 spark
 	$(if $(filter-out 0,$(COMPILE)),$(FAST)) $(BIN)/python -m benchmarks $(ARGS)
 
 lock: install-test ## renew the lock files in requirements/

@@ -11,7 +11,9 @@ import pytest
 
 from tools.jars import MavenMissing, fetch_jars
 
-JVM_FIXTURES = frozenset({"java", "judge", "judge_classpath", "judge39_classpath"})
+pytest_plugins = ["tools.random_order"]
+
+JVM_FIXTURES = frozenset({"java", "apache_kafka", "judge_classpath", "judge39_classpath"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -96,3 +98,9 @@ def streams_jar(java: str) -> Path:
 def spark_connector_jars(java: str) -> list[Path]:
     """Spark's Kafka connector and what it depends on, for `spark.jars`."""
     return list(jars_or_skip("spark").values())
+
+
+@pytest.fixture(scope="session")
+def table_jars(java: str) -> list[Path]:
+    """Delta Lake, Iceberg and Avro for Spark, to be put beside `spark_connector_jars`."""
+    return list(jars_or_skip("tables").values())

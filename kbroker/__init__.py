@@ -1,1 +1,1 @@
-"""kbroker: a Kafka broker in Python. This package root owns nothing; `kbroker.cli` is where a person starts."""
+"""kbroker: a Kafka broker in Python. Start reading at `kbroker.cli`."""

@@ -1,4 +1,4 @@
-"""`python -m kbroker` is the command `kbroker`."""
+"""Runs the command `kbroker` as `python -m kbroker`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The three kinds of failure that the broker tells apart, and the one that a person at the command line sees.
+"""Expected failures: of a peer, of a request, of the disk, and of a user's input.
 
-Anything that is none of these is a bug of ours.
+Any other exception is a bug in kbroker.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ __all__ = ["PeerError", "RecoveryNeeded", "Refusal", "StorageFailure", "UserErro
 
 
 class PeerError(Exception):
-    """The other side broke the rules of the wire: its connection is closed, nobody else notices."""
+    """The peer violated the protocol. Its connection is closed; other connections are not affected."""
 
 
 class Refusal(Exception):
-    """Part of Kafka's contract: an error code on the wire. Caught only in dispatch."""
+    """A request is refused with an error code, as Kafka defines. Caught only in dispatch."""
 
     def __init__(self, code: int, message: str | None = None) -> None:
         super().__init__(code, message)
@@ -22,7 +22,7 @@ class Refusal(Exception):
 
 
 class StorageFailure(Exception):
-    """The disk refused. `is_full` tells a lack of room (tried again) from a broken disk (offline until restart)."""
+    """The disk failed. `is_full`: it has no space left (retried); otherwise the directory is offline until restart."""
 
     def __init__(self, message: str, *, is_full: bool = False) -> None:
         super().__init__(message)
@@ -30,9 +30,8 @@ class StorageFailure(Exception):
 
 
 class RecoveryNeeded(StorageFailure):
-    """One log is not what was left there: nobody reads or writes it before it has been recovered under a new leader
-    epoch, which takes a moment. The disk is not to blame."""
+    """A log is damaged and must be recovered, under a new leader epoch, before reads and writes. Not a disk failure."""
 
 
 class UserError(Exception):
-    """What a person at the command line did wrong, in one line that says what to do."""
+    """Invalid input of a user. The message is one line that says what is wrong and what to do."""

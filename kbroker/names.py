@@ -1,6 +1,6 @@
-"""Names that Kafka gives to things: legal topic names, the topics it keeps for itself, and ids of 16 random bytes.
+"""Kafka's names: valid topic names, internal topics, and UUIDs.
 
-Never decides what happens to an illegal name: it says what is wrong with it, and the caller picks the error.
+Reports problems of names as text; the caller chooses the error.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = [
     "TRANSACTION_STATE",
     "ZERO_UUID",
     "RandomBytes",
+    "TopicPartition",
     "colliding_topics",
     "collision_key",
     "is_internal_topic",
@@ -30,7 +31,7 @@ __all__ = [
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
 METADATA_FILE: Final = "kbroker-metadata.db"
-"""Holds the embedded tree, in the first data directory."""
+"""File of the embedded metadata tree, in the first data directory."""
 INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 # A partition's directory is `<topic>-<partition>`, and a file name has at most 255 bytes.
@@ -38,32 +39,37 @@ MAX_TOPIC_NAME_LENGTH: Final = 249
 
 ZERO_UUID: Final = bytes(16)
 
+TopicPartition = tuple[str, int]
+"""Topic name and partition index."""
+
 RandomBytes = Callable[[int], bytes]
-"""Gives that many random bytes; `os.urandom` in a broker, something seeded in a test."""
+"""Returns the given number of random bytes: `os.urandom` in a broker, a seeded generator in tests."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_problem(name: str) -> str | None:
-    """What makes the name illegal, or None."""
+    """Returns the reason why a topic name is invalid, or None if it is valid."""
     if not name:
-        return "Topic name is empty"
+        return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
-        return "Topic name may not be '.' or '..'"
+        return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > MAX_TOPIC_NAME_LENGTH:
-        return f"Topic name is {len(name)} characters long, more than {MAX_TOPIC_NAME_LENGTH}"
+        limit = MAX_TOPIC_NAME_LENGTH
+        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {limit}"
     if not _LEGAL.fullmatch(name):
-        return f"Topic name '{name}' may hold only ASCII letters, digits, '.', '_' and '-'"
+        allowed = "ASCII alphanumerics, '.', '_' and '-'"
+        return f"Topic name is invalid: '{name}' contains one or more characters other than {allowed}"
     return None
 
 
 def collision_key(name: str) -> str:
-    """Two topics with one key cannot live together: metric names know no difference between a dot and an underscore."""
+    """Returns a key that is equal for colliding topic names. Metric names do not distinguish dots and underscores."""
     return name.replace(".", "_")
 
 
 def colliding_topics(name: str, existing: Iterable[str]) -> list[str]:
-    """The other topics whose names differ from this one only in dots and underscores."""
+    """Returns the existing topics whose names differ from this one only in dots and underscores."""
     key = collision_key(name)
     return sorted(other for other in existing if other != name and collision_key(other) == key)
 
@@ -73,14 +79,14 @@ def is_internal_topic(name: str) -> bool:
 
 
 def uuid_to_text(uuid: bytes) -> str:
-    """Kafka's form of an id: 22 characters of base64url, without the padding."""
+    """Formats a UUID as Kafka does: 22 characters of base64url without padding."""
     if len(uuid) != 16:
         raise ValueError(f"a uuid has 16 bytes, not {len(uuid)}")
     return urlsafe_b64encode(uuid)[:22].decode("ascii")
 
 
 def uuid_from_text(text: str) -> bytes:
-    """The 16 bytes behind Kafka's form of an id; ValueError if it is none."""
+    """Parses Kafka's text form of a UUID. Raises ValueError if it is invalid."""
     if len(text) > 24:
         raise ValueError(f"'{text[:24]}…' is too long for a uuid")
     try:
@@ -88,16 +94,16 @@ def uuid_from_text(text: str) -> bytes:
         uuid = urlsafe_b64decode(body + "=" * (-len(body) % 4))
     except ValueError as problem:
         raise ValueError(f"'{text}' is not a uuid in base64url") from problem
-    # The decoder drops what is outside the alphabet: compare, or two texts would name one id.
+    # The decoder ignores characters outside the alphabet: compare, or two texts would mean the same UUID.
     if len(uuid) != 16 or uuid_to_text(uuid)[:21] != body[:21]:
         raise ValueError(f"'{text}' is not a uuid in base64url")
     return uuid
 
 
 def random_uuid(random_bytes: RandomBytes) -> bytes:
-    """A random id (RFC 4122, version 4) whose text never begins with a dash, which a command line takes for an option.
+    """Generates a UUID (RFC 4122, version 4) whose text does not start with a dash, which would look like an option.
 
-    The version bits keep it clear of the ids that Kafka reserves: those are small numbers.
+    The version bits exclude the UUIDs that Kafka reserves, which are small numbers.
     """
     while True:
         raw = bytearray(random_bytes(16))

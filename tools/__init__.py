@@ -1,1 +1,4 @@
-"""Set-up of the test ground, called by the Makefile and the tests. Never imported by kbroker."""
+"""Generators of documentation pages, and the download of jars for tests; called by the Makefile and the tests.
+
+Never imported by kbroker.
+"""

@@ -1,6 +1,6 @@
-"""Fetches the jars of `tests/jars/<name>/pom.xml` through Maven into `.cache/jars/<name>/`, once for each pom.
+"""Downloads the jars of `tests/jars/<name>/pom.xml` with Maven into `.cache/jars/<name>/`, once for each pom.
 
-Safe to call from several processes at a time. Never deletes jars that it did not fetch.
+Several processes may call it at the same time. Never deletes jars that it did not download.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ __all__ = ["SETS", "FetchFailed", "MavenMissing", "fetch_jars"]
 ROOT = Path(__file__).resolve().parent.parent
 POMS = ROOT / "tests" / "jars"
 CACHE = ROOT / ".cache" / "jars"
-SETS = ("specs", "judge41", "judge39", "spark", "streams")
+SETS = ("specs", "judge41", "judge39", "spark", "streams", "tables")
 
 
 class MavenMissing(Exception):
-    """There is no Maven on this machine, and the jars are not in the cache."""
+    """Maven is not installed, and the jars are not in the cache."""
 
 
 class FetchFailed(Exception):
-    """Maven ran and did not bring the jars; the message carries what it said."""
+    """Maven failed; the message has its errors."""
 
 
 def fetch_jars(name: str, *, poms: Path = POMS, cache: Path = CACHE) -> dict[str, Path]:
-    """The jars of one set, file stem -> path, fetched first if the cache lacks them."""
+    """Returns the jars of one set, file stem -> path, and downloads them first if they are not in the cache."""
     pom = poms / name / "pom.xml"
     directory = cache / name
-    wanted = hashlib.sha256(pom.read_bytes()).hexdigest()
-    if not _is_complete(directory, wanted):
+    pom_hash = hashlib.sha256(pom.read_bytes()).hexdigest()
+    if not _is_complete(directory, pom_hash):
         with _locked(cache):
-            if not _is_complete(directory, wanted):
-                _run_maven(pom, directory, wanted)
+            if not _is_complete(directory, pom_hash):
+                _run_maven(pom, directory, pom_hash)
     return {jar.stem: jar for jar in sorted(directory.glob("*.jar"))}
 
 
-def _is_complete(directory: Path, wanted: str) -> bool:
+def _is_complete(directory: Path, pom_hash: str) -> bool:
     marker = directory / ".complete"
-    return marker.is_file() and marker.read_text() == wanted
+    return marker.is_file() and marker.read_text() == pom_hash
 
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """One lock for all sets: Maven's local repository does not bear two writers."""
+    """Locks all sets: Maven's local repository supports only one writer."""
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _run_maven(pom: Path, directory: Path, wanted: str) -> None:
+def _run_maven(pom: Path, directory: Path, pom_hash: str) -> None:
     maven = shutil.which("mvn")
     if maven is None or shutil.which("java") is None:
-        raise MavenMissing(f"Maven and a JDK fetch the jars of {pom.parent.name}, and they are not installed")
+        raise MavenMissing(f"Maven and a JDK are needed to download the jars of {pom.parent.name}")
     fresh = directory.with_name(f".{directory.name}.fresh")
     shutil.rmtree(fresh, ignore_errors=True)
     command = [maven, "-B", "-q", "-ntp", "-f", str(pom), "package", f"-Djars.directory={fresh}"]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if result.returncode != 0 or not any(fresh.glob("*.jar")):
-        raise FetchFailed(f"Maven could not fetch the jars of {pom.parent.name}:\n{_errors_of(result.stdout)}")
-    (fresh / ".complete").write_text(wanted)
+        raise FetchFailed(f"Maven could not download the jars of {pom.parent.name}:\n{_errors_of(result.stdout)}")
+    (fresh / ".complete").write_text(pom_hash)
     shutil.rmtree(directory, ignore_errors=True)
     fresh.rename(directory)
 
@@ -81,7 +81,7 @@ def main(names: list[str]) -> int:
         try:
             jars = fetch_jars(name)
         except MavenMissing as problem:
-            print(f"jars: {problem}; the tests that use them will be skipped")
+            print(f"jars: {problem}; tests that need them will be skipped")
         except FetchFailed as problem:
             print(f"jars: {problem}", file=sys.stderr)
             return 1

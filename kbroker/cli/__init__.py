@@ -1,1 +1,1 @@
-"""The command line. Each command is a module, imported when it is called; none holds anything that a broker needs."""
+"""The `kbroker` command line. Each command is a module, imported when it is called; a broker needs none of them."""

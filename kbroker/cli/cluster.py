@@ -1,14 +1,15 @@
-"""`kbroker cluster`: the brokers that answer, who of them controls, and whether all partitions are well."""
+"""`kbroker cluster`: brokers, controller, and the state of all partitions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.calling import call_cluster
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option
-from kbroker.cli.output import counted, print_json, print_table
+from kbroker.cli.output import pluralize, print_json, print_table
+from kbroker.cli.run_with_cluster import run_with_cluster
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -18,74 +19,82 @@ __all__ = ["command"]
 
 @click.group("cluster", cls=Group)
 def command() -> None:
-    """Show what the cluster is made of."""
+    """Describe the cluster."""
 
 
 @command.command(
     "describe",
     cls=Command,
     examples=[
-        ("kbroker cluster describe", "brokers, topics, and partitions that lack a leader or a replica"),
-        ("kbroker cluster describe --apis --json", "the APIs that the broker serves too, for a program"),
+        ("kbroker cluster describe", "Show brokers, topic and partition counts"),
+        ("kbroker cluster describe --apis --json", "Include supported APIs, print JSON"),
     ],
 )
-@click.option("--apis", "with_apis", is_flag=True, help="Which APIs the broker serves, and in which versions.")
+@click.option("--apis", "with_apis", is_flag=True, help="Include the APIs and versions that the broker supports.")
 @json_option
 @bootstrap_option
 def describe(with_apis: bool, as_json: bool, bootstrap: str) -> None:
-    """Show the brokers of the cluster, and how its partitions are."""
-    described = call_cluster(bootstrap, _describe)
+    """Describe brokers, controller and partition state."""
+    described = run_with_cluster(bootstrap, _describe)
     if not with_apis:
         del described["apis"]
     if as_json:
         print_json(described)
         return
-    click.echo(f"cluster {described['cluster_id'] or 'without an id'}")
+    click.echo(f"Cluster ID: {described['cluster_id'] or 'none'}")
     partitions = described["partitions"]
-    topics, total = counted(described["topics"], "topic"), counted(partitions["total"], "partition")
-    click.echo(f"{topics} with {total}, {_health(partitions)}")
+    topics, total = pluralize(described["topics"], "topic"), pluralize(partitions["total"], "partition")
+    offline, under_replicated = partitions["without_leader"], partitions["under_replicated"]
+    click.echo(f"{topics}, {total} ({offline} offline, {under_replicated} under-replicated)")
     click.echo()
     rows = [
-        [each["id"], each["host"], each["port"], each["rack"], "yes" if each["controller"] else ""]
-        for each in described["brokers"]
+        [broker["id"], broker["host"], broker["port"], broker["rack"], "yes" if broker["controller"] else ""]
+        for broker in described["brokers"]
     ]
     print_table(["broker", "host", "port", "rack", "controller"], rows)
+    for broker in described["brokers"]:
+        for problem in _disk_problems(broker):
+            click.echo(problem)
     if with_apis:
         click.echo()
-        rows = [[each["key"], each["name"], each["first"], each["last"]] for each in described["apis"]]
-        print_table(["key", "api", "first version", "last version"], rows)
+        rows = [[api["key"], api["name"], api["first"], api["last"]] for api in described["apis"]]
+        print_table(["key", "api", "min version", "max version"], rows)
 
 
-def _health(partitions: dict[str, int]) -> str:
-    if not partitions["without_leader"] and not partitions["under_replicated"]:
-        return "all well"
-    return f"{partitions['without_leader']} without a leader, {partitions['under_replicated']} under-replicated"
+def _disk_problems(broker: dict[str, Any]) -> Iterator[str]:
+    for directory in broker["log_dirs"]:
+        if directory["error"] is not None:
+            yield f"The data directory {directory['path']} of broker {broker['id']} is offline ({directory['error']})."
+        elif directory["usable_bytes"] == 0:
+            yield f"The disk of broker {broker['id']} is full: {directory['path']} accepts no records."
 
 
 async def _describe(cluster: Cluster) -> dict[str, Any]:
+    from kbroker.client.log_dirs import describe_log_dirs
     from kbroker.protocol.registry import APIS
 
     topics = await cluster.topics()
-    partitions = [each for topic in topics for each in topic.partitions]
+    partitions = [partition for topic in topics for partition in topic.partitions]
     connection = await cluster.any_connection()
-    names = {each.key: each.name for each in APIS}
+    names = {api.key: api.name for api in APIS}
     return {
         "cluster_id": cluster.cluster_id,
         "topics": len(topics),
         "partitions": {
             "total": len(partitions),
-            "without_leader": sum(each.leader < 0 for each in partitions),
-            "under_replicated": sum(len(each.isr) < len(each.replicas) for each in partitions),
+            "without_leader": sum(partition.leader < 0 for partition in partitions),
+            "under_replicated": sum(len(partition.isr) < len(partition.replicas) for partition in partitions),
         },
         "brokers": [
             {
-                "id": each.node_id,
-                "host": each.address.host,
-                "port": each.address.port,
-                "rack": each.rack,
-                "controller": each.node_id == cluster.controller_id,
+                "id": broker.node_id,
+                "host": broker.address.host,
+                "port": broker.address.port,
+                "rack": broker.rack,
+                "controller": broker.node_id == cluster.controller_id,
+                "log_dirs": [directory._asdict() for directory in await describe_log_dirs(cluster, broker.node_id)],
             }
-            for each in sorted(cluster.brokers.values())
+            for broker in sorted(cluster.brokers.values())
         ],
         "apis": [
             {"key": key, "name": names.get(key), "first": first, "last": last}

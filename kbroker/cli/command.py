@@ -1,6 +1,6 @@
-"""What commands are made of: help that ends with examples, and options that many of them share.
+"""Building blocks of commands: help that ends with examples, and shared options.
 
-Imports nothing but click: a command's help must appear at once, whatever the command itself needs.
+Imports only click, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-__all__ = ["Command", "Example", "Group", "bootstrap_option", "json_option", "key_values", "walk"]
+__all__ = [
+    "Command",
+    "Example",
+    "Group",
+    "bootstrap_option",
+    "check_topic_name",
+    "json_option",
+    "parse_key_values",
+    "walk_commands",
+]
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
@@ -19,21 +28,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 class Example(NamedTuple):
     call: str
-    """As it is typed, "kbroker" in front."""
+    """The command line as typed, beginning with "kbroker"."""
     about: str
 
 
 class Command(click.Command):
     def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.examples = [Example(*each) for each in examples]
+        self.examples = [Example(*example) for example in examples]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(formatter, self.examples)
 
 
 class Group(click.Group):
-    """Its examples are the first of each of its commands, which stand in the order of their declaration."""
+    """Group of commands, listed in the order of declaration. Its help shows the first example of each command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -41,7 +50,8 @@ class Group(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
         write_examples(
-            formatter, [each.examples[0] for each in commands if isinstance(each, Command) and each.examples]
+            formatter,
+            [command.examples[0] for command in commands if isinstance(command, Command) and command.examples],
         )
 
 
@@ -50,13 +60,15 @@ def write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) 
         return
     with formatter.section("Examples"):
         for example in examples:
-            # A long call stays on its line: it is there to be copied.
+            # write, not write_text: a long call must not be wrapped, so that users can copy it.
             formatter.write(f"{'':{formatter.current_indent}}# {example.about}\n")
             formatter.write(f"{'':{formatter.current_indent}}{example.call}\n")
 
 
-def walk(command: click.Command, ctx: click.Context | None = None) -> Iterator[tuple[click.Context, click.Command]]:
-    """The command and everything below it, in the order of the help."""
+def walk_commands(
+    command: click.Command, ctx: click.Context | None = None
+) -> Iterator[tuple[click.Context, click.Command]]:
+    """Yields the command and all its subcommands, in the order of the help."""
     if ctx is None:
         ctx = click.Context(command, info_name=command.name, **command.context_settings)
     yield ctx, command
@@ -64,7 +76,7 @@ def walk(command: click.Command, ctx: click.Context | None = None) -> Iterator[t
         for name in command.list_commands(ctx):
             child = command.get_command(ctx, name)
             assert child is not None
-            yield from walk(child, click.Context(child, info_name=name, parent=ctx))
+            yield from walk_commands(child, click.Context(child, info_name=name, parent=ctx))
 
 
 def bootstrap_option(function: Function) -> Function:
@@ -75,20 +87,33 @@ def bootstrap_option(function: Function) -> Function:
         show_default=True,
         envvar="KBROKER_BOOTSTRAP",
         show_envvar=True,
-        help="A broker of the cluster, kbroker or Apache Kafka; several with commas.",
+        help="Brokers to connect to, separated by commas (kbroker or Apache Kafka).",
     )(function)
 
 
 def json_option(function: Function) -> Function:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
-def key_values(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-    """A callback for repeatable KEY=VALUE options."""
+def parse_key_values(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    """Parses a repeatable KEY=VALUE option (click callback)."""
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.BadParameter(f"'{text}' is not KEY=VALUE")
+            raise click.BadParameter(f"Expected KEY=VALUE, got '{text}'")
         pairs[name.strip()] = value
     return pairs
+
+
+def check_topic_name(
+    _ctx: click.Context, _argument: click.Parameter, given: str | Sequence[str]
+) -> str | Sequence[str]:
+    """Checks a topic name, or each of several (click callback)."""
+    from kbroker.names import topic_name_problem
+
+    for name in [given] if isinstance(given, str) else given:
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise click.BadParameter(problem)
+    return given

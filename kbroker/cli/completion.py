@@ -1,4 +1,4 @@
-"""`kbroker completion`: the script that teaches a shell our commands; click writes it."""
+"""`kbroker completion`: prints the shell completion script that click generates."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ __all__ = ["command"]
     "completion",
     cls=Command,
     examples=[
-        ('eval "$(kbroker completion bash)"', "for this shell; in ~/.bashrc for all to come"),
-        ("kbroker completion fish > ~/.config/fish/completions/kbroker.fish", "for good, in fish"),
+        (
+            'eval "$(kbroker completion bash)"',
+            "Enable completion in this shell; add the line to ~/.bashrc for all shells",
+        ),
+        ("kbroker completion fish > ~/.config/fish/completions/kbroker.fish", "Install completion for fish"),
     ],
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets a shell complete commands and options."""
+    """Print a shell completion script."""
     from click.shell_completion import get_completion_class
 
-    made = get_completion_class(shell)
-    assert made is not None
-    click.echo(made(ctx.find_root().command, {}, "kbroker", "_KBROKER_COMPLETE").source())
+    completion = get_completion_class(shell)
+    assert completion is not None
+    click.echo(completion(ctx.find_root().command, {}, "kbroker", "_KBROKER_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""`kbroker configs`: what topics, brokers and groups are configured to do, and changes of it."""
+"""`kbroker configs`: describes and alters the configs of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kbroker.cli.calling import call_cluster
-from kbroker.cli.command import Command, Group, bootstrap_option, json_option, key_values
+from kbroker.cli.command import Command, Group, bootstrap_option, json_option, parse_key_values
 from kbroker.cli.output import print_json, print_table
+from kbroker.cli.run_with_cluster import run_with_cluster
 
 if TYPE_CHECKING:
-    from kbroker.client.admin import ConfigEntry, ResourceType
+    from kbroker.client.admin import DescribedConfig
     from kbroker.client.cluster import Cluster
+    from kbroker.config.resources import ConfigResourceType
 
 __all__ = ["command"]
 
 KINDS: Final = ("topic", "broker", "group", "client-metrics", "broker-logger")
-EVERY_BROKER: Final = "default"
+CLUSTER_DEFAULT: Final = "default"
+"""Name of the cluster-wide default of broker configs; its resource name in the protocol is empty."""
 
 
 @click.group("configs", cls=Group)
 def command() -> None:
-    """Show and change the configs of topics and brokers."""
+    """Describe and alter configs of topics, brokers and groups."""
 
 
 _kind = click.argument("kind", type=click.Choice(KINDS), metavar="KIND")
@@ -34,16 +36,19 @@ _name = click.argument("name")
     "describe",
     cls=Command,
     examples=[
-        ("kbroker configs describe topic orders --all", "every config of a topic, set or not"),
-        ("kbroker configs describe topic orders retention.ms --documentation", "one, and what it means"),
-        ("kbroker configs describe broker 1 --json", "what is set on broker 1, for a program"),
+        ("kbroker configs describe topic orders --all", "Show all configs of a topic, including defaults"),
+        (
+            "kbroker configs describe topic orders retention.ms --documentation",
+            "Show one config with its documentation",
+        ),
+        ("kbroker configs describe broker 1 --json", "Print the configs set on broker 1 as JSON"),
     ],
 )
 @_kind
 @_name
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@click.option("--all", "with_defaults", is_flag=True, help="Those that have their default value too.")
-@click.option("--documentation", "with_documentation", is_flag=True, help="What each of them means.")
+@click.option("--all", "with_defaults", is_flag=True, help="Include configs that have their default value.")
+@click.option("--documentation", "with_documentation", is_flag=True, help="Include the documentation of each config.")
 @json_option
 @bootstrap_option
 def describe(
@@ -55,12 +60,13 @@ def describe(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Show the configs of a topic, broker, group, client-metrics or broker-logger.
+    """Describe the configs of a resource.
 
-    The broker named "default" stands for what all brokers have in common.
+    KIND is topic, broker, group, client-metrics or broker-logger. NAME is the resource's name; for a broker its id, or
+    "default" for the cluster-wide default.
     """
 
-    async def call(cluster: Cluster) -> list[ConfigEntry]:
+    async def call(cluster: Cluster) -> list[DescribedConfig]:
         from kbroker.client.admin import describe_configs
 
         resource_type, resource_name = await _resource(cluster, kind, name)
@@ -68,44 +74,52 @@ def describe(
             cluster, resource_type, resource_name, keys=keys or None, with_documentation=with_documentation
         )
 
-    entries = call_cluster(bootstrap, call)
+    entries = run_with_cluster(bootstrap, call)
     if not with_defaults and not keys:
-        entries = [each for each in entries if not each.is_default]
+        entries = [entry for entry in entries if not entry.is_default]
     if as_json:
-        print_json([_json_of(each, with_documentation) for each in entries])
+        print_json([_to_json(entry, with_documentation) for entry in entries])
         return
     if not entries:
-        click.echo(f"nothing is set on {kind} {name}: --all shows the defaults", err=True)
+        click.echo(f"No configs are set on {kind} {name}. Use --all to include defaults.", err=True)
         return
-    columns = ["config", "value", "from", "read-only"] + (["documentation"] if with_documentation else [])
+    columns = ["config", "value", "source", "read-only"] + (["documentation"] if with_documentation else [])
     rows = [
-        [each.name, _value_of(each), _source_of(each), "yes" if each.is_read_only else "", each.documentation or ""]
-        for each in entries
+        [
+            entry.name,
+            _value_text(entry),
+            _source_text(entry),
+            "yes" if entry.is_read_only else "",
+            entry.documentation or "",
+        ]
+        for entry in entries
     ]
     print_table(columns, [row[: len(columns)] for row in rows])
 
 
-def _value_of(entry: ConfigEntry) -> str:
+def _value_text(entry: DescribedConfig) -> str:
     if entry.is_sensitive:
         return "(hidden)"
     return "" if entry.value is None else entry.value
 
 
-def _source_of(entry: ConfigEntry) -> str:
-    from kbroker.client.admin import ConfigSource
+def _source_text(entry: DescribedConfig) -> str:
+    from kbroker.config.key import ConfigSource
 
-    known = {each.value for each in ConfigSource}
-    return ConfigSource(entry.source).name.lower().replace("_", " ") if entry.source in known else str(entry.source)
+    known = {source.value for source in ConfigSource}
+    if entry.source not in known:
+        return str(entry.source)
+    return ConfigSource(entry.source).name.removesuffix("_CONFIG").lower().replace("_", " ")
 
 
-def _json_of(entry: ConfigEntry, with_documentation: bool) -> dict[str, Any]:
-    from kbroker.client.admin import ConfigType
+def _to_json(entry: DescribedConfig, with_documentation: bool) -> dict[str, Any]:
+    from kbroker.config.key import ConfigType
 
-    known = {each.value for each in ConfigType}
+    known = {config_type.value for config_type in ConfigType}
     return {
         "name": entry.name,
         "value": entry.value,
-        "source": _source_of(entry),
+        "source": _source_text(entry),
         "type": ConfigType(entry.config_type).name.lower() if entry.config_type in known else None,
         "read_only": entry.is_read_only,
         "sensitive": entry.is_sensitive,
@@ -117,20 +131,34 @@ def _json_of(entry: ConfigEntry, with_documentation: bool) -> dict[str, Any]:
     "alter",
     cls=Command,
     examples=[
-        ("kbroker configs alter topic orders --set retention.ms=3600000", "keep records for an hour"),
-        ("kbroker configs alter topic orders --append cleanup.policy=compact", "one more element of a list"),
-        ("kbroker configs alter topic orders --delete retention.ms", "back to the default"),
+        ("kbroker configs alter topic orders --set retention.ms=3600000", "Keep records for one hour"),
+        ("kbroker configs alter topic orders --append cleanup.policy=compact", "Append a value to a list config"),
+        ("kbroker configs alter topic orders --delete retention.ms", "Reset a config to its default"),
     ],
 )
 @_kind
 @_name
 @click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, callback=key_values, help="A new value. Repeatable."
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, callback=parse_key_values, help="Set a config. Repeatable."
 )
-@click.option("--delete", "deleted", metavar="KEY", multiple=True, help="Back to the default. Repeatable.")
-@click.option("--append", "appended", metavar="KEY=VALUE", multiple=True, callback=key_values, help="To a list.")
-@click.option("--subtract", "subtracted", metavar="KEY=VALUE", multiple=True, callback=key_values, help="From a list.")
-@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and change nothing.")
+@click.option("--delete", "deleted", metavar="KEY", multiple=True, help="Reset a config to its default. Repeatable.")
+@click.option(
+    "--append",
+    "appended",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=parse_key_values,
+    help="Append a value to a list config.",
+)
+@click.option(
+    "--subtract",
+    "subtracted",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=parse_key_values,
+    help="Remove a value from a list config.",
+)
+@click.option("--validate-only", is_flag=True, help="Validate without changing anything.")
 @bootstrap_option
 def alter(
     kind: str,
@@ -142,15 +170,17 @@ def alter(
     validate_only: bool,
     bootstrap: str,
 ) -> None:
-    """Change the configs of a topic, broker, group, client-metrics or broker-logger.
+    """Alter the configs of a resource.
 
-    The broker named "default" stands for all brokers.
+    KIND is topic, broker, group, client-metrics or broker-logger. NAME is the resource's name; for a broker its id, or
+    "default" for the cluster-wide default.
     """
     if not (settings or deleted or appended or subtracted):
-        raise click.UsageError("nothing to change: give --set, --delete, --append or --subtract")
+        raise click.UsageError("Nothing to change. Use --set, --delete, --append or --subtract.")
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.admin import ConfigChange, ConfigOperation, alter_configs
+        from kbroker.client.admin import ConfigChange, alter_configs
+        from kbroker.config.resources import ConfigOperation
 
         changes = [
             *(ConfigChange(ConfigOperation.SET, key, value) for key, value in settings.items()),
@@ -161,18 +191,21 @@ def alter(
         resource_type, resource_name = await _resource(cluster, kind, name)
         await alter_configs(cluster, resource_type, resource_name, changes, validate_only=validate_only)
 
-    call_cluster(bootstrap, call)
-    click.echo(f"configs of {kind} {name} {'can be altered so' if validate_only else 'altered'}")
+    run_with_cluster(bootstrap, call)
+    if validate_only:
+        click.echo(f"Configs for {kind} {name} are valid; nothing changed.")
+    else:
+        click.echo(f"Updated configs for {kind} {name}.")
 
 
-async def _resource(cluster: Cluster, kind: str, name: str) -> tuple[ResourceType, str]:
-    from kbroker.client.admin import ResourceType
+async def _resource(cluster: Cluster, kind: str, name: str) -> tuple[ConfigResourceType, str]:
+    from kbroker.config.resources import ConfigResourceType
 
-    resource_type = ResourceType[kind.upper().replace("-", "_")]
-    if resource_type is ResourceType.TOPIC:
+    resource_type = ConfigResourceType[kind.upper().replace("-", "_")]
+    if resource_type is ConfigResourceType.TOPIC:
         await cluster.topic(name)
-    if resource_type is ResourceType.BROKER and name == EVERY_BROKER:
+    if resource_type is ConfigResourceType.BROKER and name == CLUSTER_DEFAULT:
         return resource_type, ""
-    if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and not name.isdecimal():
-        raise click.UsageError(f"a broker has a number, or is called '{EVERY_BROKER}': not '{name}'")
+    if resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) and not name.isdecimal():
+        raise click.UsageError(f"Expected a broker id or '{CLUSTER_DEFAULT}', got '{name}'")
     return resource_type, name

@@ -1,6 +1,6 @@
-"""`kbroker dump-log`: the files of a partition as text, in the words of Kafka's DumpLogSegments, or as JSON.
+"""`kbroker dump-log`: prints the files of a partition, in the format of Kafka's DumpLogSegments or as JSON.
 
-Reads whatever lies there, also while a broker writes it; never changes a file.
+Never changes a file; works while a broker writes them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from kbroker.cli.command import Command
-from kbroker.cli.output import is_terminal, print_json_line, tame
-from kbroker.cli.record_text import json_of_bytes
+from kbroker.cli.output import escape_control_characters, is_terminal, print_json_line
+from kbroker.cli.record_text import bytes_to_json
 from kbroker.errors import StorageFailure, UserError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["command"]
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-class Wanted(NamedTuple):
+class DumpOptions(NamedTuple):
     with_records: bool
     with_data: bool
     with_metadata: bool
@@ -39,23 +39,23 @@ class Wanted(NamedTuple):
     "dump-log",
     cls=Command,
     examples=[
-        ("kbroker dump-log kbroker-data/orders-0", "the batches of every segment of a partition"),
+        ("kbroker dump-log kbroker-data/orders-0", "Print the batches of all segments of a partition"),
         (
             "kbroker dump-log kbroker-data/orders-0/00000000000000000000.log --print-data-log",
-            "one segment, its records too",
+            "Print one segment with its records",
         ),
         (
             "kbroker dump-log kbroker-data/orders-0/00000000000000000000.timeindex --json",
-            "an index, an object on each line",
+            "Print an index as JSON lines",
         ),
     ],
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--deep-iteration", "with_records", is_flag=True, help="Every record, not just batches.")
-@click.option("--print-data-log", "with_data", is_flag=True, help="Every record with its key and payload.")
-@click.option("--skip-record-metadata", is_flag=True, help="Of records only key and payload.")
-@click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Look at so much of each .log at most.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each entry, for programs.")
+@click.option("--deep-iteration", "with_records", is_flag=True, help="Print records, not just batches.")
+@click.option("--print-data-log", "with_data", is_flag=True, help="Print records with key and payload.")
+@click.option("--skip-record-metadata", is_flag=True, help="Print only key and payload of records.")
+@click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Read at most N bytes of each .log file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per entry.")
 def command(
     paths: Sequence[Path],
     with_records: bool,
@@ -64,25 +64,25 @@ def command(
     max_bytes: int | None,
     as_json: bool,
 ) -> None:
-    """Show what the files of a partition hold: .log, .index, .timeindex, .txnindex and .snapshot.
+    """Print the contents of partition files: .log, .index, .timeindex, .txnindex and .snapshot.
 
-    A directory stands for the .log files in it. Nothing is changed, and a broker may be running.
+    For a directory, prints all .log files in it. Files are only read; the broker may be running.
     """
-    wanted = Wanted(with_records or with_data, with_data, not skip_record_metadata, max_bytes, as_json)
+    options = DumpOptions(with_records or with_data, with_data, not skip_record_metadata, max_bytes, as_json)
     for path in _files(paths):
         dump = _DUMPS.get(path.suffix)
         if dump is None:
-            raise UserError(f"{path} is none of the files that can be shown: {' '.join(_DUMPS)}")
+            raise UserError(f"{path} is not a partition file. Supported types: {' '.join(_DUMPS)}")
         if not as_json:
             click.echo(f"Dumping {path}")
         try:
-            dump(path, wanted)
+            dump(path, options)
         except (OSError, StorageFailure) as problem:
-            raise UserError(f"{path} cannot be read: {getattr(problem, 'strerror', problem)}") from None
+            raise UserError(f"Could not read {path}: {getattr(problem, 'strerror', problem)}") from None
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    from kbroker.log.directory_metadata import split_partition_name
+    from kbroker.log.files.directory_metadata import split_partition_name
 
     for path in paths:
         if not path.is_dir():
@@ -90,52 +90,52 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             continue
         found = sorted(path.glob("*.log"))
         if not found and split_partition_name(path.resolve().name) is None:
-            raise UserError(f"{path} is no directory of a partition, such as orders-0")
-        yield from found  # none in a partition that nobody has written to
+            raise UserError(f"{path} is not a partition directory (TOPIC-PARTITION, for example orders-0)")
+        yield from found  # an empty partition has no .log file yet
 
 
 def _base_offset(path: Path) -> int:
     digits = path.name.partition(".")[0]
     if not digits.isdecimal():
-        raise UserError(f"{path} is not named by an offset, as the files of a partition are")
+        raise UserError(f"{path} is not a partition file: its name must be an offset")
     return int(digits)
 
 
-def _say(text: str) -> None:
-    click.echo(tame(text) if is_terminal() else text)
+def _print_line(text: str) -> None:
+    click.echo(escape_control_characters(text) if is_terminal() else text)
 
 
-def _dump_log(path: Path, wanted: Wanted) -> None:
+def _dump_log(path: Path, options: DumpOptions) -> None:
     from kbroker.protocol.record_batch import InvalidBatch, iter_headers
 
     base_offset = _base_offset(path)
-    if not wanted.as_json:
+    if not options.as_json:
         click.echo(f"Log starting offset: {base_offset}")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
             return
-        end = size if wanted.max_bytes is None else min(size, wanted.max_bytes)
+        end = size if options.max_bytes is None else min(size, options.max_bytes)
         with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapping, memoryview(mapping) as content:
             position = 0
             try:
                 for position, header in iter_headers(content, 0, end):
-                    _show_batch(content, position, header, wanted)
+                    _show_batch(content, position, header, options)
                     position += header.size
             except InvalidBatch:
-                pass  # counted below, like whatever else is no batch
-            if position < end and wanted.max_bytes is None:
-                _show_rest(path, end - position, wanted)
+                pass  # reported below as invalid bytes
+            if position < end and options.max_bytes is None:
+                _show_invalid_bytes(path, end - position, options)
 
 
-def _show_rest(path: Path, size: int, wanted: Wanted) -> None:
-    if wanted.as_json:
+def _show_invalid_bytes(path: Path, size: int, options: DumpOptions) -> None:
+    if options.as_json:
         print_json_line({"file": str(path), "invalid_bytes": size})
     else:
         click.echo(f"Found {size} invalid bytes at the end of {path.name}")
 
 
-def _show_batch(content: memoryview, position: int, header: BatchHeader, wanted: Wanted) -> None:
+def _show_batch(content: memoryview, position: int, header: BatchHeader, options: DumpOptions) -> None:
     from kbroker.protocol.record_batch import InvalidBatch, validate_stored_batch
     from kbroker.protocol.records import iter_records
 
@@ -145,17 +145,17 @@ def _show_batch(content: memoryview, position: int, header: BatchHeader, wanted:
     except InvalidBatch as found:
         problem = str(found)
     records: list[Record] = []
-    if wanted.with_records:
+    if options.with_records:
         try:
             records = list(iter_records(content, position))
         except InvalidBatch as found:
             problem = str(found)
-    if wanted.as_json:
-        print_json_line(_json_of_batch(position, header, problem, records, wanted))
+    if options.as_json:
+        print_json_line(_batch_to_json(position, header, problem, records, options))
         return
-    _say(_batch_line(position, header, problem is None))
+    _print_line(_batch_line(position, header, problem is None))
     for record in records:
-        _say(_record_line(header, record, wanted))
+        _print_line(_record_line(header, record, options))
 
 
 def _batch_line(position: int, header: BatchHeader, is_valid: bool) -> str:
@@ -168,8 +168,8 @@ def _batch_line(position: int, header: BatchHeader, is_valid: bool) -> str:
         "producerId": header.producer_id,
         "producerEpoch": header.producer_epoch,
         "partitionLeaderEpoch": header.leader_epoch,
-        "isTransactional": _java(header.is_transactional),
-        "isControl": _java(header.is_control),
+        "isTransactional": _java_boolean(header.is_transactional),
+        "isControl": _java_boolean(header.is_control),
         "deleteHorizonMs": _optional_long(header.base_timestamp if header.has_delete_horizon else None),
         "position": position,
         _timestamp_type(header): header.max_timestamp,
@@ -177,14 +177,14 @@ def _batch_line(position: int, header: BatchHeader, is_valid: bool) -> str:
         "magic": header.magic,
         "compresscodec": _codec_name(header),
         "crc": header.crc,
-        "isvalid": _java(is_valid),
+        "isvalid": _java_boolean(is_valid),
     }
     return " ".join(f"{name}: {value}" for name, value in fields.items())
 
 
-def _record_line(header: BatchHeader, record: Record, wanted: Wanted) -> str:
+def _record_line(header: BatchHeader, record: Record, options: DumpOptions) -> str:
     line = "|"
-    if wanted.with_metadata:
+    if options.with_metadata:
         key_size = -1 if record.key is None else len(record.key)
         value_size = -1 if record.value is None else len(record.value)
         line += (
@@ -194,7 +194,7 @@ def _record_line(header: BatchHeader, record: Record, wanted: Wanted) -> str:
         )
         if header.is_control:
             line += _marker_text(record)
-    if wanted.with_data and not header.is_control:
+    if options.with_data and not header.is_control:
         line += "" if record.key is None else f" key: {record.key.decode('utf-8', 'replace')}"
         line += "" if record.value is None else f" payload: {record.value.decode('utf-8', 'replace')}"
     return line
@@ -209,8 +209,8 @@ def _marker_text(record: Record) -> str:
     return f" endTxnMarker: {'COMMIT' if marker.is_commit else 'ABORT'} coordinatorEpoch: {marker.coordinator_epoch}"
 
 
-def _json_of_batch(
-    position: int, header: BatchHeader, problem: str | None, records: Sequence[Record], wanted: Wanted
+def _batch_to_json(
+    position: int, header: BatchHeader, problem: str | None, records: Sequence[Record], options: DumpOptions
 ) -> dict[str, Any]:
     batch: dict[str, Any] = {
         "position": position,
@@ -233,19 +233,19 @@ def _json_of_batch(
     }
     if problem is not None:
         batch["problem"] = problem
-    if wanted.with_records:
-        batch["records"] = [_json_of_record(each, wanted) for each in records]
+    if options.with_records:
+        batch["records"] = [_record_to_json(record, options) for record in records]
     return batch
 
 
-def _json_of_record(record: Record, wanted: Wanted) -> dict[str, Any]:
+def _record_to_json(record: Record, options: DumpOptions) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    if wanted.with_metadata:
+    if options.with_metadata:
         fields = {"offset": record.offset, "timestamp": record.timestamp}
-    if wanted.with_data:
-        fields["key"] = json_of_bytes(record.key)
-        fields["value"] = json_of_bytes(record.value)
-        fields["headers"] = [{"key": name, "value": json_of_bytes(value)} for name, value in record.headers]
+    if options.with_data:
+        fields["key"] = bytes_to_json(record.key)
+        fields["value"] = bytes_to_json(record.value)
+        fields["headers"] = [{"key": name, "value": bytes_to_json(value)} for name, value in record.headers]
     return fields
 
 
@@ -261,7 +261,7 @@ def _codec_name(header: BatchHeader) -> str:
     return CODECS[header.codec] if header.codec < len(CODECS) else str(header.codec)
 
 
-def _java(truth: bool) -> str:
+def _java_boolean(truth: bool) -> str:
     return "true" if truth else "false"
 
 
@@ -273,39 +273,39 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _show(entry: dict[str, Any], names: dict[str, str], wanted: Wanted) -> None:
-    """One entry of an index: our names for JSON, Kafka's for text."""
-    if wanted.as_json:
+def _show(entry: dict[str, Any], names: dict[str, str], options: DumpOptions) -> None:
+    """Prints an index entry: as JSON with its own names, as text with the names of DumpLogSegments."""
+    if options.as_json:
         print_json_line(entry)
     else:
-        _say(" ".join(f"{names.get(name, name)}: {value}" for name, value in entry.items()))
+        _print_line(" ".join(f"{names.get(name, name)}: {value}" for name, value in entry.items()))
 
 
-def _dump_offset_index(path: Path, wanted: Wanted) -> None:
-    from kbroker.log.offset_index import new_offset_index
+def _dump_offset_index(path: Path, options: DumpOptions) -> None:
+    from kbroker.log.segments.offset_index import new_offset_index
 
     base_offset = _base_offset(path)
     index = new_offset_index(path.read_bytes())
     for number, (relative, position) in enumerate(zip(index.keys, index.values, strict=True)):
         if number and not relative:
-            return  # a broker makes the file large at first: the rest is empty
-        _show({"offset": base_offset + relative, "position": position}, {}, wanted)
+            return  # index files are preallocated: the rest is zeros
+        _show({"offset": base_offset + relative, "position": position}, {}, options)
 
 
-def _dump_time_index(path: Path, wanted: Wanted) -> None:
-    from kbroker.log.time_index import new_time_index
+def _dump_time_index(path: Path, options: DumpOptions) -> None:
+    from kbroker.log.segments.time_index import new_time_index
 
     base_offset = _base_offset(path)
     index = new_time_index(path.read_bytes())
     for number, (timestamp, relative) in enumerate(zip(index.keys, index.values, strict=True)):
         if number and not relative:
-            return  # as above
-        _show({"timestamp": timestamp, "offset": base_offset + relative}, {}, wanted)
+            return  # preallocated, see above
+        _show({"timestamp": timestamp, "offset": base_offset + relative}, {}, options)
 
 
-def _dump_aborted_index(path: Path, wanted: Wanted) -> None:
-    from kbroker.log.aborted_index import AbortedIndex
-    from kbroker.log.filesystem import OsFileSystem
+def _dump_aborted_index(path: Path, options: DumpOptions) -> None:
+    from kbroker.log.files.filesystem import OsFileSystem
+    from kbroker.log.segments.aborted_index import AbortedIndex
 
     names = {
         "producer_id": "producerId",
@@ -313,17 +313,17 @@ def _dump_aborted_index(path: Path, wanted: Wanted) -> None:
         "last_offset": "lastOffset",
         "last_stable_offset": "lastStableOffset",
     }
-    for each in AbortedIndex(OsFileSystem(), str(path)).entries:
-        _show({"version": 0, **each._asdict()}, names, wanted)
+    for entry in AbortedIndex(OsFileSystem(), str(path)).entries:
+        _show({"version": 0, **entry._asdict()}, names, options)
 
 
-def _dump_snapshot(path: Path, wanted: Wanted) -> None:
-    from kbroker.log.producer_snapshot import CorruptSnapshot, decode_snapshot
+def _dump_snapshot(path: Path, options: DumpOptions) -> None:
+    from kbroker.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
 
     try:
         entries = decode_snapshot(path.read_bytes())
     except CorruptSnapshot as problem:
-        raise UserError(f"{path} is damaged: {problem}") from None
+        raise UserError(f"{path} is corrupt: {problem}") from None
     names = {
         "producer_id": "producerId",
         "producer_epoch": "producerEpoch",
@@ -341,7 +341,7 @@ def _dump_snapshot(path: Path, wanted: Wanted) -> None:
             "producer_id": producer_id,
             "producer_epoch": entry.epoch,
             "coordinator_epoch": entry.coordinator_epoch,
-            "current_txn_first_offset": open_since if wanted.as_json else _optional_long(open_since),
+            "current_txn_first_offset": open_since if options.as_json else _optional_long(open_since),
             "last_timestamp": entry.timestamp,
         }
         for batch in entry.batches[:1]:
@@ -350,10 +350,10 @@ def _dump_snapshot(path: Path, wanted: Wanted) -> None:
             fields["last_offset"] = batch.last_offset
             fields["offset_delta"] = batch.last_offset - batch.base_offset
             fields["timestamp"] = batch.timestamp
-        _show(fields, names, wanted)
+        _show(fields, names, options)
 
 
-_DUMPS: Final[dict[str, Callable[[Path, Wanted], None]]] = {
+_DUMPS: Final[dict[str, Callable[[Path, DumpOptions], None]]] = {
     ".log": _dump_log,
     ".index": _dump_offset_index,
     ".timeindex": _dump_time_index,

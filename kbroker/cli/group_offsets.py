@@ -1,4 +1,4 @@
-"""`kbroker groups reset-offsets`, `export-offsets`, `import-offsets`: what groups have committed, moved and copied."""
+"""`kbroker groups reset-offsets`, `export-offsets`, `import-offsets`: change, save and restore committed offsets."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kbroker.cli.calling import call_cluster
 from kbroker.cli.command import Command, bootstrap_option, json_option
-from kbroker.cli.moments import moment
 from kbroker.cli.output import print_json, print_table
+from kbroker.cli.run_with_cluster import run_with_cluster
+from kbroker.cli.timestamps import parse_timestamp_option
 from kbroker.errors import UserError
 from kbroker.names import topic_name_problem
 
 if TYPE_CHECKING:
-    from kbroker.cli.offset_plan import Change, Target
+    from kbroker.cli.offset_plan import OffsetChange, ResetTarget
     from kbroker.client.cluster import Cluster
 
 __all__ = ["export_offsets", "import_offsets", "reset_offsets"]
@@ -24,18 +24,20 @@ __all__ = ["export_offsets", "import_offsets", "reset_offsets"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _topic_choices(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """`orders` or `orders:0,1`; a topic's name has no colon in it."""
-    choices = []
+def _parse_topic_selections(
+    _ctx: click.Context, _option: click.Parameter, texts: Sequence[str]
+) -> list[tuple[str, list[int]]]:
+    """Parses `orders` or `orders:0,1` (click callback). A topic name cannot contain a colon."""
+    selections = []
     for text in texts:
         name, colon, numbers = text.partition(":")
         problem = topic_name_problem(name)
         if problem is not None:
             raise click.BadParameter(problem)
         if colon and not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", numbers):
-            raise click.BadParameter(f"'{text}' is not TOPIC or TOPIC:0,1")
-        choices.append((name, [int(each) for each in numbers.split(",")] if colon else []))
-    return choices
+            raise click.BadParameter(f"Expected TOPIC or TOPIC:0,1, got '{text}'")
+        selections.append((name, [int(number) for number in numbers.split(",")] if colon else []))
+    return selections
 
 
 def _topic_option(function: Function) -> Function:
@@ -44,18 +46,20 @@ def _topic_option(function: Function) -> Function:
         "topics",
         metavar="TOPIC[:0,1]",
         multiple=True,
-        callback=_topic_choices,
-        help="Only this topic, or these partitions of it. Repeatable.",
+        callback=_parse_topic_selections,
+        help="Topic, or partitions of a topic, to include. Repeatable.",
     )(function)
 
 
 def _execute_option(function: Function) -> Function:
-    return click.option("--execute", is_flag=True, help="Do it; without this, only show what would be done.")(function)
+    return click.option("--execute", is_flag=True, help="Apply the change. Without it, only print the new offsets.")(
+        function
+    )
 
 
-def _destination(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+def _check_reset_to(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
     if text is not None and text not in ("earliest", "latest") and not re.fullmatch(r"[0-9]{1,18}", text):
-        raise click.BadParameter(f"'{text}' is not earliest, latest or an offset")
+        raise click.BadParameter(f"Expected earliest, latest or an offset, got '{text}'")
     return text
 
 
@@ -63,33 +67,47 @@ def _destination(_ctx: click.Context, _option: click.Parameter, text: str | None
     "reset-offsets",
     cls=Command,
     examples=[
-        ("kbroker groups reset-offsets billing --topic orders --to earliest", "what would change, and nothing is done"),
-        ("kbroker groups reset-offsets billing --topic orders --to earliest --execute", "read all of orders again"),
+        (
+            "kbroker groups reset-offsets billing --topic orders --to earliest",
+            "Preview a reset to the earliest offsets",
+        ),
+        (
+            "kbroker groups reset-offsets billing --topic orders --to earliest --execute",
+            "Reset to the earliest offsets",
+        ),
         (
             "kbroker groups reset-offsets billing --topic orders:0,2 --to-time 2026-01-31T12:00 --execute",
-            "two partitions, from noon on, UTC",
+            "Reset two partitions to a timestamp (UTC)",
         ),
-        ("kbroker groups reset-offsets billing --all-topics --to-time 15m --execute", "the last 15 minutes again"),
-        ("kbroker groups reset-offsets billing --topic orders --shift-by -10 --execute", "ten back in each partition"),
+        (
+            "kbroker groups reset-offsets billing --all-topics --to-time 15m --execute",
+            "Reset all topics of the group to 15 minutes ago",
+        ),
+        (
+            "kbroker groups reset-offsets billing --topic orders --shift-by -10 --execute",
+            "Move back ten offsets in each partition",
+        ),
     ],
 )
 @click.argument("group")
 @_topic_option
-@click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets for.")
-@click.option("--to", "to", metavar="WHERE", callback=_destination, help="earliest, latest, or an offset.")
+@click.option("--all-topics", is_flag=True, help="All topics that the group has committed offsets for.")
+@click.option(
+    "--to", "to", metavar="OFFSET", callback=_check_reset_to, help="New offset: earliest, latest, or a number."
+)
 @click.option(
     "--to-time",
     "to_ms",
     metavar="TIME",
-    callback=moment,
-    help="The first record at or after a moment: ISO 8601, milliseconds, or 15m ago.",
+    callback=parse_timestamp_option,
+    help="First offset at or after a timestamp: ISO 8601, milliseconds since 1970, or an age like 15m.",
 )
-@click.option("--shift-by", type=int, metavar="N", help="So many offsets on, or back if negative.")
+@click.option("--shift-by", type=int, metavar="N", help="Move forward N offsets, or back if N is negative.")
 @click.option(
     "--from-file",
     "file",
     type=click.File("r", encoding="utf-8"),
-    help="What export-offsets, or kafka-consumer-groups --export, has written.",
+    help="File written by export-offsets or by kafka-consumer-groups --export.",
 )
 @_execute_option
 @json_option
@@ -106,72 +124,77 @@ def reset_offsets(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Move a group to other offsets; a dry run unless --execute is given. The group must have no members."""
-    if sum(each is not None for each in (to, to_ms, shift_by, file)) != 1:
-        raise click.UsageError("say where to, once: --to, --to-time, --shift-by or --from-file")
+    """Reset the committed offsets of a group.
+
+    Prints the new offsets; use --execute to apply them. The group must have no active members.
+    """
+    if sum(option is not None for option in (to, to_ms, shift_by, file)) != 1:
+        raise click.UsageError("Use exactly one of --to, --to-time, --shift-by and --from-file")
     if bool(topics) == all_topics and (file is None or all_topics):
-        raise click.UsageError("say which topics: --topic, or --all-topics")
+        raise click.UsageError("Use either --topic or --all-topics")
     target = _target(group, to, to_ms, shift_by, file)
     _change_offsets(bootstrap, group, target, topics, execute=execute, as_json=as_json)
 
 
-def _target(group: str, to: str | None, to_ms: int | None, shift_by: int | None, file: IO[str] | None) -> Target:
-    from kbroker.cli.offset_plan import Kind, Target
+def _target(group: str, to: str | None, to_ms: int | None, shift_by: int | None, file: IO[str] | None) -> ResetTarget:
+    from kbroker.cli.offset_plan import ResetTarget, TargetKind
 
     if file is not None:
-        return _target_of_file(group, file)
+        return _read_target(group, file)
     if to_ms is not None:
-        return Target(Kind.MOMENT, to_ms)
+        return ResetTarget(TargetKind.TIMESTAMP, to_ms)
     if shift_by is not None:
-        return Target(Kind.SHIFT, shift_by)
+        return ResetTarget(TargetKind.SHIFT, shift_by)
     assert to is not None
-    return Target(Kind.OFFSET, int(to)) if to.isdigit() else Target(Kind[to.upper()])
+    return ResetTarget(TargetKind.OFFSET, int(to)) if to.isdigit() else ResetTarget(TargetKind[to.upper()])
 
 
-def _target_of_file(group: str, file: IO[str]) -> Target:
+def _read_target(group: str, file: IO[str]) -> ResetTarget:
     from kbroker.cli.offset_files import read_offsets
-    from kbroker.cli.offset_plan import Kind, Target
+    from kbroker.cli.offset_plan import ResetTarget, TargetKind
 
     try:
         text = file.read()
     except UnicodeDecodeError:
-        raise UserError("the file is not text in UTF-8") from None
-    return Target(Kind.GIVEN, given=read_offsets(text, group))
+        raise UserError("The file is not UTF-8 text") from None
+    return ResetTarget(TargetKind.FROM_FILE, offsets=read_offsets(text, group))
 
 
 def _change_offsets(
     bootstrap: str,
     group: str,
-    target: Target,
+    target: ResetTarget,
     topics: Sequence[tuple[str, list[int]]],
     *,
     execute: bool,
     as_json: bool,
 ) -> None:
-    """Shows the plan, and commits it if that is wanted."""
-    from kbroker.cli.offset_plan import TopicChoice, offsets_of, plan_changes, refuse_members
+    """Prints the planned changes; commits them with `execute`."""
+    from kbroker.cli.offset_plan import TopicSelection, new_offsets, plan_changes, require_no_members
 
-    choices = [TopicChoice(name, tuple(numbers)) for name, numbers in topics]
+    selections = [TopicSelection(name, tuple(numbers)) for name, numbers in topics]
 
-    async def call(cluster: Cluster) -> list[Change]:
+    async def call(cluster: Cluster) -> list[OffsetChange]:
         from kbroker.client.offsets import commit_group_offsets
 
-        await refuse_members(cluster, group)
-        changes = await plan_changes(cluster, group, target, choices)
+        await require_no_members(cluster, group)
+        changes = await plan_changes(cluster, group, target, selections)
         if execute:
-            await commit_group_offsets(cluster, group, offsets_of(changes))
+            await commit_group_offsets(cluster, group, new_offsets(changes))
         return changes
 
-    changes = call_cluster(bootstrap, call)
-    for each in changes:
-        if each.wanted != each.new.offset:
+    changes = run_with_cluster(bootstrap, call)
+    for change in changes:
+        if change.requested != change.new.offset:
             click.echo(
-                f"{each.topic} {each.partition}: {each.wanted} lies outside its log, {each.new.offset} is the nearest",
+                f"Offset {change.requested} is out of range for {change.topic}-{change.partition}; "
+                f"using {change.new.offset}.",
                 err=True,
             )
     columns = ("topic", "partition", "current", "new", "log end", "lag")
     rows = [
-        (each.topic, each.partition, each.current, each.new.offset, each.log_end_offset, each.lag) for each in changes
+        (change.topic, change.partition, change.current, change.new.offset, change.log_end_offset, change.lag)
+        for change in changes
     ]
     if as_json:
         names = [name.replace(" ", "_") for name in columns]
@@ -179,8 +202,10 @@ def _change_offsets(
         print_json({"group": group, "executed": execute, "offsets": offsets})
         return
     print_table(columns, rows)
-    done = f"group {group} moved" if execute else "dry run, nothing was changed: add --execute to do it"
-    click.echo(done, err=not execute)
+    if execute:
+        click.echo(f"Reset offsets of group {group}.")
+    else:
+        click.echo("Dry run: nothing was changed. Add --execute to apply.", err=True)
 
 
 @click.command(
@@ -189,13 +214,16 @@ def _change_offsets(
     examples=[
         (
             "kbroker groups export-offsets billing > billing.csv",
-            "topic, partition, offset and metadata, with a heading",
+            "Write topic, partition, offset and metadata as CSV with a header",
         ),
         (
             "kbroker groups export-offsets billing --format kafka > billing.csv",
-            "for kafka-consumer-groups --reset-offsets --from-file",
+            "Write a file for kafka-consumer-groups --reset-offsets --from-file",
         ),
-        ("kbroker groups export-offsets billing --topic orders:0,1 --format json", "two partitions, as JSON"),
+        (
+            "kbroker groups export-offsets billing --topic orders:0,1 --format json",
+            "Print the offsets of two partitions as JSON",
+        ),
     ],
 )
 @click.argument("group")
@@ -205,13 +233,16 @@ def _change_offsets(
     type=click.Choice(["csv", "json", "kafka"]),
     default="csv",
     show_default=True,
-    help="csv has a heading, kafka is the CSV of Kafka's own tool.",
+    help="Output format; kafka is the CSV of kafka-consumer-groups, without a header.",
 )
 @_topic_option
 @bootstrap_option
 def export_offsets(group: str, file_format: str, topics: Sequence[tuple[str, list[int]]], bootstrap: str) -> None:
-    """Print the offsets of a group, for import-offsets or for Kafka's own tool."""
-    chosen = dict(topics)
+    """Print the committed offsets of a group.
+
+    The output can be read by import-offsets; with --format kafka also by kafka-consumer-groups.
+    """
+    selected = dict(topics)
 
     async def call(cluster: Cluster) -> str:
         from kbroker.cli.offset_files import write_offsets
@@ -220,25 +251,28 @@ def export_offsets(group: str, file_format: str, topics: Sequence[tuple[str, lis
 
         offsets = await group_offsets(cluster, group)
         if not offsets:
+            # Raises NoSuchGroup: OffsetFetch answers without an error for a group that does not exist.
             await describe_group(cluster, group)
         kept = {
             name: {
-                number: each for number, each in partitions.items() if not chosen.get(name) or number in chosen[name]
+                number: offset
+                for number, offset in partitions.items()
+                if not selected.get(name) or number in selected[name]
             }
             for name, partitions in offsets.items()
-            if not chosen or name in chosen
+            if not selected or name in selected
         }
         return write_offsets(file_format, group, kept)
 
-    click.echo(call_cluster(bootstrap, call), nl=False)
+    click.echo(run_with_cluster(bootstrap, call), nl=False)
 
 
 @click.command(
     "import-offsets",
     cls=Command,
     examples=[
-        ("kbroker groups import-offsets billing billing.csv", "what would change, and nothing is done"),
-        ("kbroker groups import-offsets billing billing.csv --execute", "the group goes on from there"),
+        ("kbroker groups import-offsets billing billing.csv", "Preview an import"),
+        ("kbroker groups import-offsets billing billing.csv --execute", "Commit the offsets in the file"),
     ],
 )
 @click.argument("group")
@@ -255,8 +289,9 @@ def import_offsets(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Give a group the offsets in a file; a dry run unless --execute is given. The group must have no members.
+    """Commit the offsets in a file for a group.
 
-    Reads every form that export-offsets writes, and that kafka-consumer-groups --export writes.
+    Prints the new offsets; use --execute to apply them. The group must have no active members. Reads all formats of
+    export-offsets and of kafka-consumer-groups --export.
     """
-    _change_offsets(bootstrap, group, _target_of_file(group, file), topics, execute=execute, as_json=as_json)
+    _change_offsets(bootstrap, group, _read_target(group, file), topics, execute=execute, as_json=as_json)

@@ -1,25 +1,25 @@
-"""What `kbroker groups describe` tells: a group, its members, and how far behind it is in each partition."""
+"""Report of `kbroker groups describe`: a group, its members, and its lag in each partition."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kbroker.cli.output import Cell, counted
+from kbroker.cli.output import Cell, pluralize
 from kbroker.client.cluster import NO_LEADER, Cluster
 from kbroker.client.failures import NoSuchTopic
-from kbroker.client.groups import Assignment, GroupDescription, GroupMember, describe_group
-from kbroker.client.offsets import LATEST, CommittedOffset, group_offsets, list_offsets
+from kbroker.client.groups import GroupDescription, GroupMember, MemberAssignment, describe_group
+from kbroker.client.offsets import LATEST, GroupOffset, group_offsets, list_offsets
 
-__all__ = ["Lag", "Report", "Section", "assignment_text", "report_on"]
+__all__ = ["GroupReport", "PartitionLag", "Section", "assignment_text", "read_group_report"]
 
 
-class Lag(NamedTuple):
+class PartitionLag(NamedTuple):
     topic: str
     partition: int
     current: int | None
     log_end_offset: int | None
-    """None where the topic is gone, or nobody leads the partition."""
+    """None if the topic was deleted or the partition has no leader."""
     owner: GroupMember | None
 
     @property
@@ -34,15 +34,16 @@ class Section(NamedTuple):
     rows: list[tuple[Cell, ...]]
 
 
-class Report(NamedTuple):
+class GroupReport(NamedTuple):
     group: GroupDescription
-    lags: list[Lag]
+    lags: list[PartitionLag]
 
     @property
     def title(self) -> str:
+        """One line: type, state, member count, assignor and coordinator of the group."""
         group = self.group
         kind = group.group_type if group.protocol_type in ("", "consumer") else f"{group.protocol_type}, classic"
-        facts = [f"{kind} group", group.state, counted(len(group.members), "member")]
+        facts = [f"{kind} group", group.state, pluralize(len(group.members), "member")]
         facts += [f"assignor {group.assignor}"] if group.assignor else []
         facts.append(f"coordinator {group.coordinator_id} at {group.coordinator}")
         return f"{group.group_id}: {', '.join(facts)}"
@@ -52,8 +53,8 @@ class Report(NamedTuple):
             yield Section(
                 ("topic", "partition", "current", "log end", "lag", "client", "host", "member"),
                 [
-                    (each.topic, each.partition, each.current, each.log_end_offset, each.lag, *_owner(each.owner))
-                    for each in self.lags
+                    (lag.topic, lag.partition, lag.current, lag.log_end_offset, lag.lag, *_owner_cells(lag.owner))
+                    for lag in self.lags
                 ],
             )
         if self.group.members:
@@ -61,13 +62,13 @@ class Report(NamedTuple):
                 ("member", "instance", "client", "host", "assignment"),
                 [
                     (
-                        each.member_id,
-                        each.instance_id,
-                        each.client_id,
-                        each.client_host,
-                        assignment_text(each.assignment),
+                        member.member_id,
+                        member.instance_id,
+                        member.client_id,
+                        member.client_host,
+                        assignment_text(member.assignment),
                     )
-                    for each in self.group.members
+                    for member in self.group.members
                 ],
             )
 
@@ -87,39 +88,40 @@ class Report(NamedTuple):
             },
             "members": [
                 {
-                    "member": each.member_id,
-                    "instance": each.instance_id,
-                    "client": each.client_id,
-                    "host": each.client_host,
-                    "assignment": None if each.assignment is None else dict(each.assignment),
+                    "member": member.member_id,
+                    "instance": member.instance_id,
+                    "client": member.client_id,
+                    "host": member.client_host,
+                    "assignment": None if member.assignment is None else dict(member.assignment),
                 }
-                for each in group.members
+                for member in group.members
             ],
             "offsets": [
                 {
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "current": each.current,
-                    "log_end": each.log_end_offset,
-                    "lag": each.lag,
-                    "member": None if each.owner is None else each.owner.member_id,
+                    "topic": lag.topic,
+                    "partition": lag.partition,
+                    "current": lag.current,
+                    "log_end": lag.log_end_offset,
+                    "lag": lag.lag,
+                    "member": None if lag.owner is None else lag.owner.member_id,
                 }
-                for each in self.lags
+                for lag in self.lags
             ],
         }
 
 
-def _owner(member: GroupMember | None) -> tuple[Cell, ...]:
+def _owner_cells(member: GroupMember | None) -> tuple[Cell, ...]:
     return (None, None, None) if member is None else (member.client_id, member.client_host, member.member_id)
 
 
-def assignment_text(assignment: Assignment | None) -> str | None:
+def assignment_text(assignment: MemberAssignment | None) -> str | None:
     if assignment is None:
         return None
     return " ".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
 
 
-async def report_on(cluster: Cluster, group_id: str) -> Report:
+async def read_group_report(cluster: Cluster, group_id: str) -> GroupReport:
+    """Reports on all partitions that the group has committed offsets for or that a member owns."""
     group = await describe_group(cluster, group_id)
     committed = await group_offsets(cluster, group_id)
     owners = {
@@ -128,16 +130,16 @@ async def report_on(cluster: Cluster, group_id: str) -> Report:
         for topic, numbers in (member.assignment or {}).items()
         for number in numbers
     }
-    known = {(topic, number) for topic, partitions in committed.items() for number in partitions}
-    wanted: dict[str, list[int]] = {}
-    for topic, number in sorted(known | owners.keys()):
-        wanted.setdefault(topic, []).append(number)
-    lags: list[Lag] = []
-    for topic, numbers in wanted.items():
-        ends = await _log_ends(cluster, topic, numbers)
-        offsets: Mapping[int, CommittedOffset] = committed.get(topic, {})
+    committed_partitions = {(topic, number) for topic, partitions in committed.items() for number in partitions}
+    partitions_by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(committed_partitions | owners.keys()):
+        partitions_by_topic.setdefault(topic, []).append(number)
+    lags: list[PartitionLag] = []
+    for topic, numbers in partitions_by_topic.items():
+        ends = await _log_end_offsets(cluster, topic, numbers)
+        offsets: Mapping[int, GroupOffset] = committed.get(topic, {})
         lags += [
-            Lag(
+            PartitionLag(
                 topic,
                 number,
                 offsets[number].offset if number in offsets else None,
@@ -146,14 +148,14 @@ async def report_on(cluster: Cluster, group_id: str) -> Report:
             )
             for number in numbers
         ]
-    return Report(group, lags)
+    return GroupReport(group, lags)
 
 
-async def _log_ends(cluster: Cluster, name: str, numbers: list[int]) -> dict[int, int]:
+async def _log_end_offsets(cluster: Cluster, name: str, numbers: list[int]) -> dict[int, int]:
     try:
         topic = await cluster.topic(name, is_fresh=True)
     except NoSuchTopic:
         return {}
-    led = {each.number for each in topic.partitions if each.leader != NO_LEADER}
-    found = await list_offsets(cluster, name, {number: LATEST for number in numbers if number in led})
-    return {number: each.offset for number, each in found.items()}
+    with_leader = {partition.number for partition in topic.partitions if partition.leader != NO_LEADER}
+    found = await list_offsets(cluster, name, {number: LATEST for number in numbers if number in with_leader})
+    return {number: listed.offset for number, listed in found.items()}

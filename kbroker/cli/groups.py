@@ -1,4 +1,4 @@
-"""`kbroker groups`: list, describe and delete consumer groups; their offsets are in group_offsets."""
+"""`kbroker groups`: lists, describes and deletes groups. The commands for offsets are in group_offsets.py."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kbroker.cli.calling import call_cluster
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option
 from kbroker.cli.group_offsets import export_offsets, import_offsets, reset_offsets
-from kbroker.cli.output import confirm_deletion, print_json, print_json_line, print_table, rich_table, tame
+from kbroker.cli.output import (
+    confirm_deletion,
+    escape_control_characters,
+    print_json,
+    print_json_line,
+    print_table,
+    rich_table,
+)
+from kbroker.cli.run_with_cluster import run_with_cluster
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from kbroker.cli.group_report import Report
+    from kbroker.cli.group_report import GroupReport
     from kbroker.client.cluster import Cluster
 
 __all__ = ["command"]
@@ -35,15 +42,15 @@ TYPES: Final = ("classic", "consumer", "share", "streams")
 
 @click.group("groups", cls=Group)
 def command() -> None:
-    """List and describe consumer groups, move their offsets, delete them."""
+    """Manage consumer groups and their offsets."""
 
 
 @command.command(
     "list",
     cls=Command,
     examples=[
-        ("kbroker groups list", "every group, its type and its state"),
-        ("kbroker groups list --state empty --type classic --json", "groups that nobody reads with, for a program"),
+        ("kbroker groups list", "List all groups with type and state"),
+        ("kbroker groups list --state empty --type classic --json", "List groups without members as JSON"),
     ],
 )
 @click.option(
@@ -51,48 +58,47 @@ def command() -> None:
     "states",
     type=click.Choice(STATES, case_sensitive=False),
     multiple=True,
-    help="Only groups in this state. Repeatable.",
+    help="List only groups in this state. Repeatable.",
 )
 @click.option(
     "--type",
     "types",
     type=click.Choice(TYPES, case_sensitive=False),
     multiple=True,
-    help="Only groups of this type. Repeatable.",
+    help="List only groups of this type. Repeatable.",
 )
 @json_option
 @bootstrap_option
 def list_groups(states: Sequence[str], types: Sequence[str], as_json: bool, bootstrap: str) -> None:
-    """List the groups."""
+    """List groups."""
 
     async def call(cluster: Cluster) -> list[tuple[str, str | None, str, str | None]]:
-        from kbroker.client.groups import list_groups as ask
+        from kbroker.client.groups import list_groups as fetch_groups
 
-        found = await ask(cluster, states=states, types=types)
-        return [(each.group_id, each.group_type, each.protocol_type, each.state) for each in found]
+        found = await fetch_groups(cluster, states=states, types=types)
+        return [(group.group_id, group.group_type, group.protocol_type, group.state) for group in found]
 
     columns = ("group", "type", "protocol type", "state")
-    rows = call_cluster(bootstrap, call)
+    rows = run_with_cluster(bootstrap, call)
     if as_json:
         print_json([{name.replace(" ", "_"): cell for name, cell in zip(columns, row, strict=True)} for row in rows])
     elif rows:
         print_table(columns, rows)
     else:
-        kind = " like that" if states or types else ""
-        click.echo(f"there are no groups{kind}: a group is there once a consumer joins it or commits for it", err=True)
+        click.echo("No matching groups." if states or types else "No groups.", err=True)
 
 
 @command.command(
     "describe",
     cls=Command,
     examples=[
-        ("kbroker groups describe billing", "its members, and how far behind it is in each partition"),
-        ("kbroker groups describe billing --watch", "the same, again every two seconds, until ctrl-C"),
-        ("kbroker groups describe --json", "all groups, for a program"),
+        ("kbroker groups describe billing", "Show members and lag"),
+        ("kbroker groups describe billing --watch", "Refresh every two seconds until Ctrl-C"),
+        ("kbroker groups describe --json", "Describe all groups as JSON"),
     ],
 )
 @click.argument("names", metavar="[GROUP]...", nargs=-1)
-@click.option("--watch", "is_watched", is_flag=True, help="Show it again and again, until ctrl-C.")
+@click.option("--watch", "is_watched", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval",
     "interval_s",
@@ -100,54 +106,57 @@ def list_groups(states: Sequence[str], types: Sequence[str], as_json: bool, boot
     metavar="SECONDS",
     default=2.0,
     show_default=True,
-    help="How often --watch looks.",
+    help="Seconds between refreshes of --watch.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs; with --watch on one line each time.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per refresh.")
 @bootstrap_option
 def describe(names: Sequence[str], is_watched: bool, interval_s: float, as_json: bool, bootstrap: str) -> None:
-    """Show state, coordinator, members and lag of groups; of all if none is named."""
+    """Describe groups: state, coordinator, members and lag.
 
-    async def read(cluster: Cluster) -> list[Report]:
-        from kbroker.cli.group_report import report_on
+    Without GROUP, describes all groups.
+    """
+
+    async def read(cluster: Cluster) -> list[GroupReport]:
+        from kbroker.cli.group_report import read_group_report
         from kbroker.client.groups import CLASSIC, CONSUMER
-        from kbroker.client.groups import list_groups as ask
+        from kbroker.client.groups import list_groups as fetch_groups
 
         await cluster.refresh([])
-        chosen = names or [each.group_id for each in await ask(cluster, types=(CLASSIC, CONSUMER))]
-        return [await report_on(cluster, name) for name in chosen]
+        group_ids = names or [group.group_id for group in await fetch_groups(cluster, types=(CLASSIC, CONSUMER))]
+        return [await read_group_report(cluster, group_id) for group_id in group_ids]
 
     async def call(cluster: Cluster) -> None:
         if not is_watched:
             reports = await read(cluster)
-            print_json([each.as_json() for each in reports]) if as_json else _print_reports(reports)
+            print_json([report.as_json() for report in reports]) if as_json else _print_reports(reports)
             return
-        from kbroker.cli.watching import watch
+        from kbroker.cli.live_view import watch
 
         write = _print_json_reports if as_json else _print_reports
         await watch(lambda: read(cluster), render=_render_reports, write=write, interval_s=interval_s)
 
-    call_cluster(bootstrap, call)
+    run_with_cluster(bootstrap, call)
 
 
-def _print_json_reports(reports: Sequence[Report]) -> None:
-    print_json_line([each.as_json() for each in reports])
+def _print_json_reports(reports: Sequence[GroupReport]) -> None:
+    print_json_line([report.as_json() for report in reports])
 
 
-def _print_reports(reports: Sequence[Report]) -> None:
+def _print_reports(reports: Sequence[GroupReport]) -> None:
     for report in reports:
-        click.echo(click.style(tame(report.title), bold=True))
+        click.echo(click.style(escape_control_characters(report.title), bold=True))
         for section in report.sections():
             print_table(section.columns, section.rows)
             click.echo()
 
 
-def _render_reports(reports: Sequence[Report]) -> RenderableType:
+def _render_reports(reports: Sequence[GroupReport]) -> RenderableType:
     from rich.console import Group as Stack
     from rich.text import Text
 
     parts: list[RenderableType] = []
     for report in reports:
-        parts.append(Text(tame(report.title), style="bold"))
+        parts.append(Text(escape_control_characters(report.title), style="bold"))
         for section in report.sections():
             parts += [rich_table(section.columns, section.rows), Text()]
     return Stack(*parts)
@@ -157,35 +166,38 @@ def _render_reports(reports: Sequence[Report]) -> RenderableType:
     "delete",
     cls=Command,
     examples=[
-        ("kbroker groups delete billing", "asks first, on a terminal"),
-        ("kbroker groups delete billing shipping --yes", "two, without a question"),
+        ("kbroker groups delete billing", "Delete a group; asks for confirmation on a terminal"),
+        ("kbroker groups delete billing shipping --yes", "Delete two groups without confirmation"),
     ],
 )
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="Pass over groups that are not there.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--if-exists", is_flag=True, help="Skip groups that do not exist.")
 @bootstrap_option
 def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> None:
-    """Delete groups and their offsets; they must have no members."""
-    confirm_deletion(names, "its offsets", yes=yes)
+    """Delete groups and their offsets.
+
+    The groups must have no active members.
+    """
+    confirm_deletion(names, "all their offsets" if len(names) > 1 else "all its offsets", yes=yes)
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.cli.offset_plan import refuse_members
+        from kbroker.cli.offset_plan import require_no_members
         from kbroker.client.failures import NoSuchGroup
         from kbroker.client.groups import delete_group
 
         for name in names:
-            await refuse_members(cluster, name)
+            await require_no_members(cluster, name)
             try:
                 await delete_group(cluster, name)
             except NoSuchGroup:
                 if if_exists:
                     continue
                 raise
-            click.echo(f"group {name} deleted")
+            click.echo(f"Deleted group {name}.")
 
-    call_cluster(bootstrap, call)
+    run_with_cluster(bootstrap, call)
 
 
-for _each in (reset_offsets, export_offsets, import_offsets):
-    command.add_command(_each)
+for _command in (reset_offsets, export_offsets, import_offsets):
+    command.add_command(_command)

@@ -1,6 +1,6 @@
-"""How the log of a broker looks: lines for people on a terminal, an object on each line for programs elsewhere.
+"""Formats of the broker's log on stderr: text for people, or one JSON object per line for programs.
 
-Everything goes to stderr. What a line knows beyond its words (`extra=` of the call) is a field of the object.
+The `extra=` of a logging call becomes fields of the JSON object; text leaves them out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Traceback and all on one line: whoever collects these splits at the end of lines."""
+    """One JSON object per line, including a traceback: log collectors split at line ends."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -39,8 +39,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def is_json(wanted: str, stream: TextIO) -> bool:
-    return wanted == "json" or (wanted == "auto" and not stream.isatty())
+def is_json(log_format: str, stream: TextIO) -> bool:
+    """Whether to log JSON; `auto` means JSON unless the stream is a terminal."""
+    return log_format == "json" or (log_format == "auto" and not stream.isatty())
 
 
 def set_up_logging(stream: TextIO, *, level: str, as_json: bool) -> None:

@@ -1,6 +1,6 @@
-"""The command `kbroker`: finds a command's module when it is asked for, and turns failures into one line and a code.
+"""The command `kbroker`: imports the module of the command that is called, and prints errors as one line.
 
-Exit codes: 0 done, 1 it failed, 2 it was called wrongly, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "kbroker", "main"]
 
-# Name -> what --help says of it; the module of that name holds `command`.
+# Name -> short help. Repeated here so that `kbroker --help` imports no command; a test keeps both equal.
 COMMANDS: Final = {
     "serve": "Run a broker.",
-    "topics": "Make, list, describe, alter and delete topics.",
+    "topics": "Create, list, describe, alter and delete topics.",
     "produce": "Write records to a topic.",
-    "consume": "Read the records of a topic.",
-    "groups": "List and describe consumer groups, move their offsets, delete them.",
-    "offsets": "Show the offsets of topics.",
-    "transactions": "List and describe transactions, abort one that hangs.",
-    "configs": "Show and change the configs of topics and brokers.",
-    "cluster": "Show what the cluster is made of.",
-    "dump-log": "Show what the files of a partition hold.",
-    "metadata": "Export and import the metadata of a broker that is stopped.",
-    "completion": "Print the script that lets a shell complete commands.",
-    "version": "Say which release of kbroker this is.",
+    "consume": "Read records from a topic.",
+    "groups": "Manage consumer groups and their offsets.",
+    "offsets": "Show earliest and latest offsets, or offsets by timestamp.",
+    "transactions": "List, describe and abort transactions.",
+    "configs": "Describe and alter configs of topics, brokers and groups.",
+    "cluster": "Describe the cluster.",
+    "dump-log": "Print the contents of partition files.",
+    "pipeline": "Run data pipelines on Spark: archive, replay, transform, mirror, audit.",
+    "metadata": "Export and import the metadata of a stopped broker.",
+    "completion": "Print a shell completion script.",
+    "version": "Print the version.",
 }
 
 FAILED: Final = 1
-CALLED_WRONGLY: Final = 2
+USAGE_ERROR: Final = 2
 INTERRUPTED: Final = 130
 
 
 class _Commands(click.Group):
-    """Imports only the one command that is called: `kbroker --help` answers at once."""
+    """Imports a command only when it is called, so that `kbroker --help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -56,7 +57,7 @@ class _Commands(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names alone: click would import every command for its help."""
+        """Completes command names from the table: click's own method would import every command."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name, help=about) for name, about in COMMANDS.items() if name.startswith(incomplete)]
@@ -67,19 +68,22 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _print_version(ctx: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
-    if is_wanted:
+def _print_version(ctx: click.Context, _option: click.Parameter, is_requested: bool) -> None:
+    if is_requested:
         click.echo(f"kbroker {installed_version()}")
         ctx.exit()
 
 
 @click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
 @click.pass_context
 def kbroker(ctx: click.Context) -> None:
-    """A Kafka broker in Python that stock clients cannot tell from Apache Kafka."""
+    """Run a Kafka broker, and manage Kafka clusters.
+
+    Commands that connect to a broker also work with Apache Kafka.
+    """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -90,15 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = kbroker.main(arguments, prog_name="kbroker", standalone_mode=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "kbroker"
-        _say(f"{error.format_message()} ('{path} --help' shows how to call it)")
-        code = CALLED_WRONGLY
+        message = error.format_message()
+        _print_error(f"{message}{'' if message.endswith(('.', '?')) else '.'} Try '{path} --help' for help.")
+        code = USAGE_ERROR
     except (UserError, click.ClickException) as error:
-        _say(error.format_message() if isinstance(error, click.ClickException) else str(error))
+        _print_error(error.format_message() if isinstance(error, click.ClickException) else str(error))
         code = FAILED
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     click.echo(f"kbroker: {message}", err=True)

@@ -1,8 +1,8 @@
-"""Offsets of a group as files: JSON, CSV with a heading, or the bare CSV that kafka-consumer-groups reads and writes.
+"""File formats for committed offsets: JSON, CSV with a header, and the CSV of kafka-consumer-groups.
 
 JSON:  {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7, "metadata": ""}]}
-CSV:   topic,partition,offset,metadata under a line that says so
-Kafka: topic,partition,offset without one; or group,topic,partition,offset, which it writes for several groups
+CSV:   topic,partition,offset,metadata with this header
+Kafka: topic,partition,offset without a header; group,topic,partition,offset if exported for several groups
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kbroker.client.offsets import CommittedOffset, GroupOffsets
+from kbroker.client.offsets import CommittedOffsets, GroupOffset
 from kbroker.errors import UserError
 
 __all__ = ["FORMATS", "read_offsets", "write_offsets"]
 
-HEADING: Final = ("topic", "partition", "offset", "metadata")
+HEADER: Final = ("topic", "partition", "offset", "metadata")
 FORMATS: Final = ("csv", "json", "kafka")
 
-_LARGEST: Final = (1 << 63) - 1
+_MAX_OFFSET: Final = (1 << 63) - 1
 
-Offsets = dict[str, dict[int, CommittedOffset]]
+Offsets = dict[str, dict[int, GroupOffset]]
 
 
-def write_offsets(file_format: str, group: str, offsets: GroupOffsets) -> str:
+def write_offsets(file_format: str, group: str, offsets: CommittedOffsets) -> str:
     rows = [
         (topic, partition, committed.offset, committed.metadata)
         for topic, partitions in sorted(offsets.items())
         for partition, committed in sorted(partitions.items())
     ]
     if file_format == "json":
-        entries = [dict(zip(HEADING, row, strict=True)) for row in rows]
+        entries = [dict(zip(HEADER, row, strict=True)) for row in rows]
         return json.dumps({"group": group, "offsets": entries}, indent=2, ensure_ascii=False) + "\n"
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if file_format == "kafka":
         writer.writerows(row[:3] for row in rows)
     else:
-        writer.writerows([HEADING, *rows])
+        writer.writerows([HEADER, *rows])
     return text.getvalue()
 
 
 def read_offsets(text: str, group: str) -> Offsets:
-    """Whichever of the forms it is; UserError says which line is none. Other groups' lines are passed over."""
+    """Detects the format and reads the offsets; skips lines of other groups. Raises UserError with the invalid line."""
     return _read_json(text) if text.lstrip().startswith(("{", "[")) else _read_csv(text, group)
 
 
@@ -67,15 +67,15 @@ def _read_csv(text: str, group: str) -> Offsets:
             if entry.get("group", group) == group:
                 _add(offsets, entry)
     except (ValueError, KeyError, csv.Error):
-        raise UserError(f"line {reader.line_num} of the file is not topic,partition,offset") from None
+        raise UserError(f"Line {reader.line_num} of the file is not topic,partition,offset") from None
     return offsets
 
 
 def _columns_of(first: list[str]) -> Sequence[str]:
-    """The first line itself if it is a heading; else what Kafka means by so many columns."""
-    if set(HEADING[:3]) <= set(first):
+    """Returns the first line itself if it is a header; otherwise Kafka's columns for that number of cells."""
+    if set(HEADER[:3]) <= set(first):
         return first
-    return ("group", *HEADING[:3]) if len(first) == len(HEADING) else HEADING[:3]
+    return ("group", *HEADER[:3]) if len(first) == len(HEADER) else HEADER[:3]
 
 
 def _read_json(text: str) -> Offsets:
@@ -83,15 +83,15 @@ def _read_json(text: str) -> Offsets:
     try:
         document = json.loads(text)
     except ValueError as problem:
-        raise UserError(f"the file is no JSON: {problem}") from None
+        raise UserError(f"The file is not valid JSON: {problem}") from None
     entries = document.get("offsets") if isinstance(document, dict) else document
     if not isinstance(entries, list):
-        raise UserError("the file has no list of offsets")
+        raise UserError("The file has no list of offsets")
     for number, entry in enumerate(entries):
         try:
             _add(offsets, entry)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"entry {number} of the file has no topic, partition and offset: {entry}") from None
+            raise UserError(f"Entry {number} of the file has no valid topic, partition and offset: {entry}") from None
     return offsets
 
 
@@ -100,6 +100,6 @@ def _add(offsets: Offsets, entry: dict[str, Any]) -> None:
     topic, metadata = entry["topic"], entry.get("metadata") or ""
     if not (isinstance(topic, str) and topic and isinstance(metadata, str)):
         raise ValueError(topic)
-    if not (0 <= partition <= 0x7FFFFFFF and 0 <= offset <= _LARGEST):
+    if not (0 <= partition <= 0x7FFFFFFF and 0 <= offset <= _MAX_OFFSET):
         raise ValueError(offset)
-    offsets.setdefault(topic, {})[partition] = CommittedOffset(offset, metadata)
+    offsets.setdefault(topic, {})[partition] = GroupOffset(offset, metadata)

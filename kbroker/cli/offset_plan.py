@@ -1,4 +1,4 @@
-"""Where a group would go on after a reset: for each partition, and inside its log. Commits nothing itself."""
+"""Plans an offset reset: the new offset of each partition, clamped to its log. Never commits."""
 
 from __future__ import annotations
 
@@ -6,48 +6,64 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from kbroker.cli.output import counted
+from kbroker.cli.output import pluralize
 from kbroker.client.cluster import Cluster
 from kbroker.client.failures import NoSuchGroup
 from kbroker.client.groups import describe_group
-from kbroker.client.offsets import EARLIEST, LATEST, NO_OFFSET, CommittedOffset, GroupOffsets, group_offsets
-from kbroker.client.offsets import list_offsets as ask_offsets
+from kbroker.client.offsets import (
+    EARLIEST,
+    LATEST,
+    NO_OFFSET,
+    CommittedOffsets,
+    GroupOffset,
+    group_offsets,
+    list_offsets,
+)
 from kbroker.errors import UserError
 
-__all__ = ["Change", "Kind", "Target", "TopicChoice", "offsets_of", "plan_changes", "refuse_members"]
+__all__ = [
+    "OffsetChange",
+    "ResetTarget",
+    "TargetKind",
+    "TopicSelection",
+    "new_offsets",
+    "plan_changes",
+    "require_no_members",
+]
 
 NO_MEMBERS: Final = ("Empty", "Dead")
 
 
-class Kind(Enum):
+class TargetKind(Enum):
     EARLIEST = auto()
     LATEST = auto()
     OFFSET = auto()
-    MOMENT = auto()
+    TIMESTAMP = auto()
     SHIFT = auto()
-    GIVEN = auto()
+    FROM_FILE = auto()
 
 
-class Target(NamedTuple):
-    kind: Kind
+class ResetTarget(NamedTuple):
+    kind: TargetKind
     number: int = 0
-    """The offset, the milliseconds since 1970, or by how many to shift."""
-    given: GroupOffsets = {}  # noqa: RUF012 - a NamedTuple's default, never changed
+    """OFFSET: the offset; TIMESTAMP: milliseconds since 1970; SHIFT: the number of offsets."""
+    offsets: CommittedOffsets = {}  # noqa: RUF012 - a NamedTuple's default, never changed
+    """FROM_FILE: the new offsets."""
 
 
-class TopicChoice(NamedTuple):
+class TopicSelection(NamedTuple):
     name: str
     partitions: tuple[int, ...] = ()
-    """None named: all."""
+    """Empty: all partitions."""
 
 
-class Change(NamedTuple):
+class OffsetChange(NamedTuple):
     topic: str
     partition: int
     current: int | None
-    wanted: int
-    """What was asked for; `new` is the nearest that the log has."""
-    new: CommittedOffset
+    requested: int
+    new: GroupOffset
+    """`requested`, clamped to the range of the log."""
     log_end_offset: int
 
     @property
@@ -55,41 +71,43 @@ class Change(NamedTuple):
         return self.log_end_offset - self.new.offset
 
 
-def offsets_of(changes: Iterable[Change]) -> dict[str, dict[int, CommittedOffset]]:
-    offsets: dict[str, dict[int, CommittedOffset]] = {}
-    for each in changes:
-        offsets.setdefault(each.topic, {})[each.partition] = each.new
+def new_offsets(changes: Iterable[OffsetChange]) -> dict[str, dict[int, GroupOffset]]:
+    offsets: dict[str, dict[int, GroupOffset]] = {}
+    for change in changes:
+        offsets.setdefault(change.topic, {})[change.partition] = change.new
     return offsets
 
 
-async def plan_changes(cluster: Cluster, group: str, target: Target, choices: Sequence[TopicChoice]) -> list[Change]:
-    """For the topics chosen; without a choice, for all that the target names or else the group has offsets for."""
+async def plan_changes(
+    cluster: Cluster, group: str, target: ResetTarget, selections: Sequence[TopicSelection]
+) -> list[OffsetChange]:
+    """Plans the reset of the selected topics; without a selection, of all topics in the file or of the group."""
     current = await group_offsets(cluster, group)
-    known = target.given if target.kind is Kind.GIVEN else current
-    if not known and not choices:
-        raise UserError("the file has no offsets for the group") if known is target.given else NoSuchGroup(group)
-    changes: list[Change] = []
-    for name, partitions in (await _chosen(cluster, target, known, choices)).items():
+    known = target.offsets if target.kind is TargetKind.FROM_FILE else current
+    if not known and not selections:
+        raise UserError("The file has no offsets for the group") if known is target.offsets else NoSuchGroup(group)
+    changes: list[OffsetChange] = []
+    for name, partitions in (await _selected_partitions(cluster, target, known, selections)).items():
         changes += await _plan_topic(cluster, group, name, partitions, target, current.get(name, {}))
     return changes
 
 
-async def _chosen(
-    cluster: Cluster, target: Target, known: GroupOffsets, choices: Sequence[TopicChoice]
+async def _selected_partitions(
+    cluster: Cluster, target: ResetTarget, known: CommittedOffsets, selections: Sequence[TopicSelection]
 ) -> dict[str, list[int]]:
-    if not choices:
+    if not selections:
         return {name: sorted(partitions) for name, partitions in sorted(known.items())}
-    chosen: dict[str, list[int]] = {}
-    for choice in choices:
-        if target.kind is Kind.GIVEN:
-            everything = sorted(known.get(choice.name, ()))
-            absent = sorted(set(choice.partitions) - set(everything))
-            if absent or not everything:
-                raise UserError(f"the file has no offset for {choice.name} {','.join(map(str, absent))}".rstrip())
+    selected: dict[str, list[int]] = {}
+    for selection in selections:
+        if target.kind is TargetKind.FROM_FILE:
+            available = sorted(known.get(selection.name, ()))
+            missing = sorted(set(selection.partitions) - set(available))
+            if missing or not available:
+                raise UserError(f"The file has no offset for {selection.name} {','.join(map(str, missing))}".rstrip())
         else:
-            everything = [each.number for each in (await cluster.topic(choice.name)).partitions]
-        chosen.setdefault(choice.name, []).extend(choice.partitions or everything)
-    return {name: sorted(set(partitions)) for name, partitions in chosen.items()}
+            available = [partition.number for partition in (await cluster.topic(selection.name)).partitions]
+        selected.setdefault(selection.name, []).extend(selection.partitions or available)
+    return {name: sorted(set(partitions)) for name, partitions in selected.items()}
 
 
 async def _plan_topic(
@@ -97,58 +115,60 @@ async def _plan_topic(
     group: str,
     name: str,
     partitions: Sequence[int],
-    target: Target,
-    current: Mapping[int, CommittedOffset],
-) -> list[Change]:
+    target: ResetTarget,
+    current: Mapping[int, GroupOffset],
+) -> list[OffsetChange]:
     topic = await cluster.topic(name)
     numbers = [topic.partition(number).number for number in partitions]
 
-    async def ask(timestamp: int) -> dict[int, int]:
-        found = await ask_offsets(cluster, name, dict.fromkeys(numbers, timestamp))
-        return {number: each.offset for number, each in found.items()}
+    async def offsets_at(timestamp: int) -> dict[int, int]:
+        found = await list_offsets(cluster, name, dict.fromkeys(numbers, timestamp))
+        return {number: listed.offset for number, listed in found.items()}
 
-    earliest, latest = await ask(EARLIEST), await ask(LATEST)
-    young = await ask(target.number) if target.kind is Kind.MOMENT else {}
+    earliest, latest = await offsets_at(EARLIEST), await offsets_at(LATEST)
+    by_timestamp = await offsets_at(target.number) if target.kind is TargetKind.TIMESTAMP else {}
     changes = []
     for number in numbers:
-        known = current.get(number)
-        wanted = CommittedOffset(earliest[number])
+        committed = current.get(number)
+        requested = GroupOffset(earliest[number])
         match target.kind:
-            case Kind.LATEST:
-                wanted = CommittedOffset(latest[number])
-            case Kind.OFFSET:
-                wanted = CommittedOffset(target.number)
-            case Kind.MOMENT:
-                wanted = CommittedOffset(latest[number] if young[number] == NO_OFFSET else young[number])
-            case Kind.SHIFT:
-                if known is None:
-                    raise UserError(f"group {group} has no offset for {name} {number} to shift: name one with --to")
-                wanted = CommittedOffset(known.offset + target.number)
-            case Kind.GIVEN:
-                wanted = target.given[name][number]
-        inside = min(max(wanted.offset, earliest[number]), latest[number])
+            case TargetKind.LATEST:
+                requested = GroupOffset(latest[number])
+            case TargetKind.OFFSET:
+                requested = GroupOffset(target.number)
+            case TargetKind.TIMESTAMP:
+                requested = GroupOffset(latest[number] if by_timestamp[number] == NO_OFFSET else by_timestamp[number])
+            case TargetKind.SHIFT:
+                if committed is None:
+                    raise UserError(
+                        f"Group '{group}' has no committed offset for {name}-{number}. Use --to instead of --shift-by."
+                    )
+                requested = GroupOffset(committed.offset + target.number)
+            case TargetKind.FROM_FILE:
+                requested = target.offsets[name][number]
+        in_range = min(max(requested.offset, earliest[number]), latest[number])
         changes.append(
-            Change(
+            OffsetChange(
                 name,
                 number,
-                None if known is None else known.offset,
-                wanted.offset,
-                wanted._replace(offset=inside),
+                None if committed is None else committed.offset,
+                requested.offset,
+                requested._replace(offset=in_range),
                 latest[number],
             )
         )
     return changes
 
 
-async def refuse_members(cluster: Cluster, group: str) -> None:
-    """While it has members, only they may commit; a group that is not there yet has none."""
+async def require_no_members(cluster: Cluster, group: str) -> None:
+    """Raises UserError if the group has members: the broker accepts commits only from them. A new group has none."""
     try:
         described = await describe_group(cluster, group)
     except NoSuchGroup:
         return
     if described.members or described.state not in NO_MEMBERS:
-        members = counted(len(described.members), "member")
+        members = pluralize(len(described.members), "member")
         raise UserError(
-            f"group {group} has {members} ({described.state}): stop them first, 'kbroker groups describe {group}' "
-            "shows who they are"
+            f"Group '{group}' has {members} (state {described.state}). Stop all members first; "
+            f"run 'kbroker groups describe {group}' to see them."
         )

@@ -1,4 +1,4 @@
-"""`kbroker offsets`: where the partitions of topics begin and end, or where a moment lies in them."""
+"""`kbroker offsets`: earliest and latest offsets of partitions, or the offsets for a timestamp."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.calling import call_cluster
 from kbroker.cli.command import Command, bootstrap_option, json_option
-from kbroker.cli.moments import moment
-from kbroker.cli.output import print_json, print_table, time_text
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.run_with_cluster import run_with_cluster
+from kbroker.cli.timestamps import format_timestamp, parse_timestamp_option
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -22,25 +22,31 @@ __all__ = ["command"]
     "offsets",
     cls=Command,
     examples=[
-        ("kbroker offsets orders", "the first and the next offset of each partition, and how many lie between"),
-        ("kbroker offsets orders --at 2026-01-31T12:00", "the first record at or after noon, UTC"),
-        ("kbroker offsets orders --at 15m --json", "the first record of the last 15 minutes, for a program"),
+        ("kbroker offsets orders", "Show the earliest and latest offset of each partition"),
+        ("kbroker offsets orders --at 2026-01-31T12:00", "Show the first offset at or after a timestamp (UTC)"),
+        ("kbroker offsets orders --at 15m --json", "Print the first offset of the last 15 minutes as JSON"),
     ],
 )
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--at", "at_ms", metavar="TIME", callback=moment, help="A moment: ISO 8601, milliseconds, or 15m ago.")
+@click.option(
+    "--at",
+    "at_ms",
+    metavar="TIME",
+    callback=parse_timestamp_option,
+    help="Show the first offset at or after a timestamp: ISO 8601, milliseconds since 1970, or an age like 15m.",
+)
 @json_option
 @bootstrap_option
 def command(names: Sequence[str], at_ms: int | None, as_json: bool, bootstrap: str) -> None:
-    """Show the offsets of topics."""
+    """Show earliest and latest offsets, or offsets by timestamp."""
 
     async def call(cluster: Cluster) -> list[dict[str, Any]]:
         rows = []
         for name in names:
-            rows += await (_at(cluster, name, at_ms) if at_ms is not None else _ranges(cluster, name))
+            rows += await (_read_offsets_at(cluster, name, at_ms) if at_ms is not None else _read_ranges(cluster, name))
         return rows
 
-    rows = call_cluster(bootstrap, call)
+    rows = run_with_cluster(bootstrap, call)
     if as_json:
         print_json(rows)
     else:
@@ -49,13 +55,13 @@ def command(names: Sequence[str], at_ms: int | None, as_json: bool, bootstrap: s
 
 
 def _cell(name: str, value: Any) -> Any:
-    return time_text(value) if name == "timestamp" and value is not None else value
+    return format_timestamp(value) if name == "timestamp" and value is not None else value
 
 
-async def _ranges(cluster: Cluster, name: str) -> list[dict[str, Any]]:
+async def _read_ranges(cluster: Cluster, name: str) -> list[dict[str, Any]]:
     from kbroker.client.offsets import EARLIEST, LATEST, list_offsets
 
-    numbers = [each.number for each in (await cluster.topic(name)).partitions]
+    numbers = [partition.number for partition in (await cluster.topic(name)).partitions]
     earliest = await list_offsets(cluster, name, dict.fromkeys(numbers, EARLIEST))
     latest = await list_offsets(cluster, name, dict.fromkeys(numbers, LATEST))
     return [
@@ -70,11 +76,11 @@ async def _ranges(cluster: Cluster, name: str) -> list[dict[str, Any]]:
     ]
 
 
-async def _at(cluster: Cluster, name: str, at_ms: int) -> list[dict[str, Any]]:
-    """Null where no record is that young."""
+async def _read_offsets_at(cluster: Cluster, name: str, at_ms: int) -> list[dict[str, Any]]:
+    """Returns a row per partition; offset and timestamp are None if no record is that new."""
     from kbroker.client.offsets import NO_OFFSET, list_offsets
 
-    numbers = [each.number for each in (await cluster.topic(name)).partitions]
+    numbers = [partition.number for partition in (await cluster.topic(name)).partitions]
     found = await list_offsets(cluster, name, dict.fromkeys(numbers, at_ms))
     return [
         {

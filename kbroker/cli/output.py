@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs. Colour and cut columns only on a terminal."""
+"""Output of commands: tables for people, JSON for programs. Uses colour and wraps columns only on a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,15 +19,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Cell",
     "confirm_deletion",
-    "counted",
+    "escape_control_characters",
     "is_terminal",
+    "pluralize",
     "print_json",
     "print_json_line",
     "print_table",
     "progress",
     "rich_table",
-    "tame",
-    "time_text",
 ]
 
 Cell = str | int | None
@@ -36,8 +34,8 @@ Cell = str | int | None
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def tame(text: str) -> str:
-    """What others wrote must not move a terminal's cursor or change its colours."""
+def escape_control_characters(text: str) -> str:
+    """Escapes control characters, so that record contents cannot control the terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -54,7 +52,7 @@ def print_json_line(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Numbers to the right, nothing for None. In a pipe every cell is whole, and every row one line."""
+    """Prints a table; None is an empty cell. Outside a terminal no cell is cut, and every row is one line."""
     if is_terminal():
         from rich.console import Console
 
@@ -88,7 +86,7 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None
 
 
 def rich_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """The table for a terminal, to print or to put into something larger."""
+    """Returns the table that a terminal shows."""
     from rich.table import Table
     from rich.text import Text
 
@@ -96,33 +94,25 @@ def rich_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     for name, is_numeric in zip(columns, _numeric(columns, rows), strict=True):
         table.add_column(name.upper(), justify="right" if is_numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(tame(_text(cell))) for cell in row))
+        table.add_row(*(Text(escape_control_characters(_text(cell))) for cell in row))
     return table
 
 
 def progress(length: int | None, label: str, *, worth_showing: int) -> AbstractContextManager[Any]:
-    """A bar on stderr, or None: for work of a known length that takes a while, where somebody is looking."""
+    """Returns a context with a progress bar on stderr.
+
+    The context yields None instead if stderr is not a terminal, or the length is unknown or below `worth_showing`.
+    """
     if length is None or length < worth_showing or not sys.stderr.isatty():
         return nullcontext()
     return click.progressbar(length=length, label=label, file=sys.stderr)
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def time_text(timestamp_ms: int) -> str | None:
-    """UTC, to the millisecond; None for a timestamp that nobody set or that no calendar has."""
-    if timestamp_ms < 0:
-        return None
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def confirm_deletion(names: Sequence[str], loss: str, *, yes: bool) -> None:
-    """Asks whoever sits at a terminal; a program is taken at its word. UserError: the answer was no."""
-    if not yes and sys.stdin.isatty() and not click.confirm(f"delete {', '.join(names)} with {loss}?", err=True):
-        raise UserError("nothing was deleted")
+    """Asks for confirmation if stdin is a terminal and `yes` is not set. Raises UserError if the answer is no."""
+    if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {', '.join(names)} and {loss}?", err=True):
+        raise UserError("Nothing was deleted")

@@ -1,4 +1,4 @@
-"""`kbroker produce`: lines or JSON objects from stdin or a file become records of a topic."""
+"""`kbroker produce`: writes lines or JSON objects from stdin or a file to a topic."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from kbroker.cli.calling import call_cluster
-from kbroker.cli.command import Command, bootstrap_option, json_option, key_values
-from kbroker.cli.output import counted, print_json, progress
-from kbroker.cli.record_text import BadLine, Line, line_from_json, line_from_text
+from kbroker.cli.command import Command, bootstrap_option, check_topic_name, json_option, parse_key_values
+from kbroker.cli.output import pluralize, print_json, progress
+from kbroker.cli.record_text import InputRecord, InvalidLine, parse_json_line, parse_text_line
+from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.clock import SystemClock
 from kbroker.errors import UserError
 
@@ -33,22 +33,35 @@ _FLUSHES_PER_SECOND: Final = 10
     "produce",
     cls=Command,
     examples=[
-        ("echo hello | kbroker produce greetings", "one line, one record"),
-        ("kbroker produce orders orders.txt --key-separator :", "lines of a file, each a key, a colon and a value"),
-        ("kbroker produce orders --header source=shop --rate 10", "typed in; a header on each; ten a second at most"),
+        ("echo hello | kbroker produce greetings", "Write one record"),
+        ("kbroker produce orders orders.txt --key-separator :", "Write KEY:VALUE lines from a file"),
+        (
+            "kbroker produce orders --header source=shop --rate 10",
+            "Write lines from stdin with a header, at most ten per second",
+        ),
         (
             "kbroker consume orders --json | kbroker produce copy --format json",
-            "a copy of a topic, keys and headers too",
+            "Copy a topic with keys and headers",
         ),
     ],
 )
-@click.argument("topic")
+@click.argument("topic", callback=check_topic_name)
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--key-separator", metavar="TEXT", help="What stands between key and value in each line.")
-@click.option("--key", metavar="TEXT", help="The key of every record.")
-@click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, callback=key_values, help="On every record.")
+@click.option("--key-separator", metavar="TEXT", help="Separator between key and value in each line.")
+@click.option("--key", metavar="TEXT", help="Key of every record.")
 @click.option(
-    "--partition", type=click.IntRange(0), metavar="N", help="Where all records go. [default: by key, else in turn]"
+    "--header",
+    "headers",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=parse_key_values,
+    help="Header to add to every record. Repeatable.",
+)
+@click.option(
+    "--partition",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Partition of every record. [default: by key; without a key, one partition per batch]",
 )
 @click.option(
     "--format",
@@ -56,12 +69,14 @@ _FLUSHES_PER_SECOND: Final = 10
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="What a line is.",
+    help="Input format.",
 )
-@click.option("--null", metavar="TEXT", help="A value or key that is this text is null: a tombstone.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Records a second, at most.")
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Who must have it.")
-@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Of each batch.")
+@click.option("--null", metavar="TEXT", help="Text to write as a null key or value (tombstone).")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Maximum records per second.")
+@click.option(
+    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Required acknowledgements."
+)
+@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Compression codec.")
 @json_option
 @bootstrap_option
 def command(
@@ -79,18 +94,18 @@ def command(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    r"""Write records to a topic, one for each line of FILE or stdin.
+    r"""Write records to a topic, one per line of FILE or stdin.
 
-    With --format json each line is an object with "key", "value", "headers", "partition" and "timestamp", all of which
-    may be missing.
+    With --format json, each line is an object with the optional fields "key", "value", "headers", "partition" and
+    "timestamp" (milliseconds since 1970).
     """
     if line_format == "json" and (key_separator is not None or null is not None):
-        raise click.UsageError("--key-separator and --null are for --format text")
+        raise click.UsageError("--key-separator and --null require --format text")
     if key is not None and key_separator is not None:
-        raise click.UsageError("give --key or --key-separator, not both")
+        raise click.UsageError("Use either --key or --key-separator, not both")
     if key_separator == "":
-        raise click.UsageError("--key-separator cannot be empty")
-    given = Line(
+        raise click.UsageError("--key-separator must not be empty")
+    defaults = InputRecord(
         None if key is None else os.fsencode(key),
         None,
         tuple((name, os.fsencode(value)) for name, value in headers.items()),
@@ -99,47 +114,52 @@ def command(
     separator = None if key_separator is None else os.fsencode(key_separator)
     null_bytes = None if null is None else os.fsencode(null)
 
-    def parse(text: bytes) -> Line:
+    def parse(text: bytes) -> InputRecord:
         if line_format == "json":
-            return _merged(line_from_json(text), given)
-        return _merged(line_from_text(text, key_separator=separator, null=null_bytes), given)
+            return _with_defaults(parse_json_line(text), defaults)
+        return _with_defaults(parse_text_line(text, key_separator=separator, null=null_bytes), defaults)
 
     async def call(cluster: Cluster) -> dict[int, int]:
+        from kbroker.client.failures import BrokerRefusal, ConnectionFailed
         from kbroker.client.producing import Producer
 
         producer = Producer(cluster, topic, acks=ACKS[acks], codec=CODECS.index(compression))
         await producer.start()
-        writing = _Writing(producer, _Lines(file, parse), rate)
+        loop = _ProduceLoop(producer, _Lines(file, parse), rate)
         try:
-            await writing.run()
-        except BadLine as problem:
-            await writing.flush()
+            await loop.run()
+        except InvalidLine as problem:
+            await loop.flush()
             raise UserError(
-                f"{getattr(file, 'name', '<stdin>')}, line {writing.lines.number}: {problem}; all before it is written"
+                f"{getattr(file, 'name', '<stdin>')}, line {loop.lines.number}: {problem}. "
+                "All lines before it were written."
             ) from None
-        return writing.counts
+        except (BrokerRefusal, ConnectionFailed) as problem:
+            written = pluralize(sum(producer.counts.values()), "record")
+            raise UserError(f"{problem}. Wrote {written} to topic {topic} before this error.") from None
+        return producer.counts
 
     if file.isatty():
-        click.echo(f"each line is a record for {topic}; ctrl-D ends", err=True)
-    counts = call_cluster(bootstrap, call)
+        click.echo(f"Type one record per line for topic {topic}. End with Ctrl-D.", err=True)
+    counts = run_with_cluster(bootstrap, call)
     total = sum(counts.values())
     if as_json:
         print_json({"topic": topic, "records": total, "partitions": {str(index): counts[index] for index in counts}})
     else:
-        click.echo(f"{counted(total, 'record')} written to {topic}")
+        click.echo(f"Wrote {pluralize(total, 'record')} to topic {topic}.")
 
 
-def _merged(line: Line, given: Line) -> Line:
-    """What the line says wins over what the options say; their headers come first."""
+def _with_defaults(line: InputRecord, defaults: InputRecord) -> InputRecord:
+    """Fills in key, headers and partition of the options. A line's key and partition win; headers are combined."""
     return line._replace(
-        key=given.key if line.key is None else line.key,
-        headers=given.headers + line.headers,
-        partition=given.partition if line.partition is None else line.partition,
+        key=defaults.key if line.key is None else line.key,
+        headers=defaults.headers + line.headers,
+        partition=defaults.partition if line.partition is None else line.partition,
     )
 
 
 class _Lines:
-    """The lines of a file, as far as it has them now; the last one may lack its end."""
+    """Splits a file into parsed lines as data arrives. The last line may lack its newline."""
 
     def __init__(self, file: BinaryIO, parse: Any) -> None:
         self.number = 0
@@ -148,11 +168,11 @@ class _Lines:
         self._rest = b""
 
     def read(self) -> bytes:
-        """Blocks until there is something; empty at the end."""
+        """Blocks until data is available. Returns b"" at the end of the file."""
         data: bytes = self._file.read1(_READ_SIZE)  # type: ignore[attr-defined] # every file opened "rb" has it
         return data
 
-    def split(self, data: bytes) -> Iterator[Line]:
+    def split(self, data: bytes) -> Iterator[InputRecord]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if not data and self._rest:
             lines, self._rest = [self._rest], b""
@@ -162,7 +182,7 @@ class _Lines:
 
     @property
     def size(self) -> int | None:
-        """Of a plain file; nobody knows how long a pipe is."""
+        """File size in bytes, or None if the input is not a regular file."""
         try:
             status = os.fstat(self._file.fileno())
         except (OSError, ValueError):
@@ -170,22 +190,21 @@ class _Lines:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-class _Writing:
+class _ProduceLoop:
     def __init__(self, producer: Producer, lines: _Lines, rate: float | None) -> None:
         self.lines = lines
-        self.counts: dict[int, int] = {}
         self._producer = producer
         self._rate = rate
         self._clock = SystemClock()
         self._added = 0
 
     async def run(self) -> None:
-        """Whatever one read brings is sent before the next one: what is typed arrives at once."""
+        """Sends the lines of each read before the next read, so that typed lines arrive at once."""
         import trio
 
         start = trio.current_time()
         burst = None if self._rate is None else max(1, int(self._rate / _FLUSHES_PER_SECOND))
-        with progress(self.lines.size, "writing", worth_showing=_READ_SIZE) as bar:
+        with progress(self.lines.size, "Writing", worth_showing=_READ_SIZE) as bar:
             while True:
                 data = await trio.to_thread.run_sync(self.lines.read, abandon_on_cancel=True)
                 for line in self.lines.split(data):
@@ -201,12 +220,11 @@ class _Writing:
                 if bar is not None:
                     bar.update(len(data))
 
-    def _add(self, line: Line) -> bool:
+    def _add(self, line: InputRecord) -> bool:
         timestamp_ms = self._clock.now_ms() if line.timestamp_ms is None else line.timestamp_ms
         return self._producer.add(
             line.value, key=line.key, headers=line.headers, partition=line.partition, timestamp_ms=timestamp_ms
         )
 
     async def flush(self) -> None:
-        for sent in await self._producer.flush():
-            self.counts[sent.partition] = self.counts.get(sent.partition, 0) + sent.record_count
+        await self._producer.flush()

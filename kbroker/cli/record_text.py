@@ -1,6 +1,6 @@
-"""Records as text: lines and JSON that `produce` reads, and what `consume` writes. Pure.
+"""Records as text: parses the lines that `produce` reads, formats the lines that `consume` writes. Does no I/O.
 
-The JSON of `consume --json` is what `produce --format json` reads: bytes that are not UTF-8 stand as {"base64": …}.
+`produce --format json` reads the output of `consume --json`. Bytes that are not UTF-8 are {"base64": …}.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from kbroker.cli.output import time_text
+from kbroker.cli.timestamps import format_timestamp
 
-__all__ = ["BadLine", "Line", "json_of_record", "line_from_json", "line_from_text", "template_of"]
+__all__ = ["InputRecord", "InvalidLine", "compile_template", "parse_json_line", "parse_text_line", "record_to_json"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
-class BadLine(ValueError):
-    """A line that is no record, and why."""
+class InvalidLine(ValueError):
+    """Raised if a line is not a valid record; the message says why."""
 
 
-class Line(NamedTuple):
-    """A record to be written; None where the line does not say."""
+class InputRecord(NamedTuple):
+    """Record to write. Partition or timestamp is None if the line does not set it."""
 
     key: bytes | None
     value: bytes | None
@@ -32,37 +32,37 @@ class Line(NamedTuple):
     timestamp_ms: int | None = None
 
 
-def line_from_text(text: bytes, *, key_separator: bytes | None, null: bytes | None) -> Line:
+def parse_text_line(text: bytes, *, key_separator: bytes | None, null: bytes | None) -> InputRecord:
     key: bytes | None = None
     value: bytes | None = text
     if key_separator is not None:
         head, found, tail = text.partition(key_separator)
         if not found:
-            raise BadLine(f"no '{key_separator.decode('utf-8', 'replace')}' between key and value")
+            raise InvalidLine(f"missing key separator '{key_separator.decode('utf-8', 'replace')}'")
         key, value = head, tail
     if null is not None:
         key, value = (None if part == null else part for part in (key, value))
-    return Line(key, value)
+    return InputRecord(key, value)
 
 
-def line_from_json(text: bytes) -> Line:
+def parse_json_line(text: bytes) -> InputRecord:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise BadLine(f"not JSON: {problem}") from None
+        raise InvalidLine(f"invalid JSON: {problem}") from None
     if not isinstance(fields, dict):
-        raise BadLine('not a JSON object such as {"key": "a", "value": "b"}')
-    return Line(
-        _bytes_of(fields.get("key"), "key"),
-        _bytes_of(fields.get("value"), "value"),
-        _headers_of(fields.get("headers")),
-        _whole_number(fields.get("partition"), "partition"),
-        _whole_number(fields.get("timestamp"), "timestamp"),
+        raise InvalidLine('not a JSON object (expected for example {"key": "a", "value": "b"})')
+    return InputRecord(
+        _bytes_from_json(fields.get("key"), "key"),
+        _bytes_from_json(fields.get("value"), "value"),
+        _headers_from_json(fields.get("headers")),
+        _integer_or_none(fields.get("partition"), "partition"),
+        _integer_or_none(fields.get("timestamp"), "timestamp"),
     )
 
 
-def _bytes_of(content: Any, name: str) -> bytes | None:
-    """Text and base64 as they are; any other JSON value is kept as JSON."""
+def _bytes_from_json(content: Any, name: str) -> bytes | None:
+    """Returns the bytes of a string or {"base64": …}; any other JSON value is encoded as JSON text."""
     if content is None:
         return None
     if isinstance(content, str):
@@ -71,39 +71,39 @@ def _bytes_of(content: Any, name: str) -> bytes | None:
         try:
             return b64decode(content["base64"], validate=True)
         except (TypeError, ValueError):
-            raise BadLine(f"the base64 of its {name} is none") from None
+            raise InvalidLine(f"invalid base64 in {name}") from None
     return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _headers_of(content: Any) -> Headers:
+def _headers_from_json(content: Any) -> Headers:
     if content is None:
         return ()
     if isinstance(content, dict):
         content = [{"key": name, "value": value} for name, value in content.items()]
-    if not isinstance(content, list) or not all(isinstance(each, dict) and "key" in each for each in content):
-        raise BadLine('headers are an object, or a list such as [{"key": "a", "value": "b"}]')
-    return tuple((str(each["key"]), _bytes_of(each.get("value"), "header")) for each in content)
+    if not isinstance(content, list) or not all(isinstance(header, dict) and "key" in header for header in content):
+        raise InvalidLine('headers must be an object, or a list like [{"key": "a", "value": "b"}]')
+    return tuple((str(header["key"]), _bytes_from_json(header.get("value"), "header")) for header in content)
 
 
-def _whole_number(content: Any, name: str) -> int | None:
+def _integer_or_none(content: Any, name: str) -> int | None:
     if content is not None and (isinstance(content, bool) or not isinstance(content, int)):
-        raise BadLine(f"its {name} is no whole number")
+        raise InvalidLine(f"{name} must be an integer")
     return content
 
 
-def json_of_record(topic: str, partition: int, record: Any) -> dict[str, Any]:
+def record_to_json(topic: str, partition: int, record: Any) -> dict[str, Any]:
     return {
         "topic": topic,
         "partition": partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": json_of_bytes(record.key),
-        "value": json_of_bytes(record.value),
-        "headers": [{"key": name, "value": json_of_bytes(content)} for name, content in record.headers],
+        "key": bytes_to_json(record.key),
+        "value": bytes_to_json(record.value),
+        "headers": [{"key": name, "value": bytes_to_json(content)} for name, content in record.headers],
     }
 
 
-def json_of_bytes(content: bytes | None) -> Any:
+def bytes_to_json(content: bytes | None) -> Any:
     if content is None:
         return None
     try:
@@ -123,7 +123,7 @@ _FIELDS: Final[dict[str, Part]] = {
     "partition": lambda _topic, partition, _record: b"%d" % partition,
     "offset": lambda _topic, _partition, record: b"%d" % record.offset,
     "timestamp": lambda _topic, _partition, record: b"%d" % record.timestamp,
-    "time": lambda _topic, _partition, record: (time_text(record.timestamp) or "-").encode(),
+    "time": lambda _topic, _partition, record: (format_timestamp(record.timestamp) or "-").encode(),
     "key": lambda _topic, _partition, record: NULL if record.key is None else record.key,
     "value": lambda _topic, _partition, record: NULL if record.value is None else record.value,
     "headers": lambda _topic, _partition, record: b",".join(
@@ -133,13 +133,16 @@ _FIELDS: Final[dict[str, Part]] = {
 }
 
 
-def template_of(text: str) -> Part:
-    r"""A function from a record to its bytes. `{value}` and its like are replaced, `\n` and `\t` mean what they do."""
+def compile_template(text: str) -> Part:
+    r"""Returns a function that formats a record. Replaces `{value}` and the other fields, `\n`, `\t`, `\r`, `\0`, `\\`.
+
+    Raises ValueError for an unknown field.
+    """
     parts: list[Part] = []
     for name, escape, plain, lone in _TOKEN.findall(text):
         if name:
             if name not in _FIELDS:
-                raise ValueError(f"there is no {{{name}}}: use {', '.join(f'{{{each}}}' for each in _FIELDS)}")
+                raise ValueError(f"Unknown field {{{name}}}. Use {', '.join(f'{{{field}}}' for field in _FIELDS)}.")
             parts.append(_FIELDS[name])
         else:
             parts.append(_constant(_ESCAPES.get(escape, escape.encode()) if escape else (plain or lone).encode()))

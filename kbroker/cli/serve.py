@@ -1,6 +1,6 @@
-"""`kbroker serve`: from options and a properties file to a running broker, and from signals to its end.
+"""`kbroker serve`: builds the configuration from options and a properties file, runs a broker, stops it on signals.
 
-What is served and where is `broker.py`'s; this module says on stdout when clients may come, and on stderr what happens.
+Prints to stdout when the broker accepts clients; logs to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import trio
 from kbroker.cli.command import Command
 from kbroker.cli.log_lines import FORMATS, LEVELS, is_json, set_up_logging
 from kbroker.cli.version import installed_version
-from kbroker.config import BrokerConfig, Endpoint, parse_properties
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.endpoints import Endpoint, format_address
+from kbroker.config.properties import parse_properties
 from kbroker.errors import UserError
 from kbroker.names import topic_name_problem
 
@@ -27,40 +29,40 @@ __all__ = ["command"]
 logger = logging.getLogger(__name__)
 
 DEFAULT_PARTITIONS: Final = -1
-"""num.partitions decides."""
+"""Partition count of a topic that gets num.partitions."""
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "::1"})
 _WILDCARDS: Final = frozenset({"0.0.0.0", "[::]"})
 
 
-def _address(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """HOST:PORT, with an IPv6 host in brackets; no host means every interface."""
+def _check_address(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Checks HOST:PORT (click callback). An IPv6 host is in brackets; an empty host means all interfaces."""
     if text is None:
         return None
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise click.BadParameter(f"'{text}' is not HOST:PORT")
+        raise click.BadParameter(f"Expected HOST:PORT, got '{text}'")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise click.BadParameter(f"'{text}' is ambiguous: write an IPv6 address as [{host}]:{port}")
+        raise click.BadParameter(f"Put an IPv6 address in brackets: [{host}]:{port}, not {text}")
     return text
 
 
-def _properties(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+def _parse_properties(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
     properties = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.BadParameter(f"'{text}' is not KEY=VALUE")
+            raise click.BadParameter(f"Expected KEY=VALUE, got '{text}'")
         properties[name.strip()] = value.strip()
     return properties
 
 
-def _topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> list[tuple[str, int]]:
+def _parse_topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> list[tuple[str, int]]:
     topics = []
     for text in texts:
         name, colon, count = text.partition(":")
         if colon and not (count.isascii() and count.isdigit() and int(count) > 0):
-            raise click.BadParameter(f"'{text}' is not NAME:PARTITIONS")
+            raise click.BadParameter(f"Expected NAME or NAME:PARTITIONS, got '{text}'")
         problem = topic_name_problem(name)
         if problem is not None:
             raise click.BadParameter(problem)
@@ -72,64 +74,75 @@ def _topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str])
     "serve",
     cls=Command,
     examples=[
-        ("kbroker serve", "on 127.0.0.1:9092, with its data in kbroker-data"),
+        ("kbroker serve", "Listen on 127.0.0.1:9092, store data in kbroker-data"),
         (
-            "kbroker serve --listen 127.0.0.1:0 --data-dir /tmp/orders --topic orders:3",
-            "a free port, and a topic to begin with",
+            "kbroker serve --listen 127.0.0.1:0 --data-dir orders-data --topic orders:3",
+            "Listen on a free port and create a topic",
         ),
-        ("kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092", "for other machines"),
-        ("kbroker serve --config server.properties --set num.partitions=3", "as Kafka is configured, with one change"),
-        ("kbroker serve --metrics-listen 127.0.0.1:9308", "http://127.0.0.1:9308/metrics for Prometheus, /readyz too"),
+        (
+            "kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092",
+            "Accept clients from other machines",
+        ),
+        (
+            "kbroker serve --config server.properties --set num.partitions=3",
+            "Use a Kafka configuration file and override one property",
+        ),
+        ("kbroker serve --metrics-listen 127.0.0.1:9308", "Serve Prometheus metrics and health checks over HTTP"),
     ],
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    callback=_address,
-    help="Where to listen; port 0 takes a free one. [default: listeners, else 127.0.0.1:9092]",
+    callback=_check_address,
+    help="Address to listen on; port 0 picks a free port. [default: listeners, or 127.0.0.1:9092]",
 )
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
-    callback=_address,
-    help="The address told to clients, if it is not the one listened on.",
+    callback=_check_address,
+    help="Address that clients connect to, if different from --listen.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False),
-    help="Where topics and metadata are kept. [default: log.dirs, else kbroker-data]",
+    help="Data directory. [default: log.dirs, or kbroker-data]",
 )
-@click.option("--config", "config_file", type=click.File("r", encoding="utf-8"), help="A server.properties of Kafka's.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.File("r", encoding="utf-8"),
+    help="Kafka configuration file (server.properties).",
+)
 @click.option(
     "--set",
     "given",
     metavar="KEY=VALUE",
     multiple=True,
-    callback=_properties,
-    help="One property; wins over the file. Repeatable.",
+    callback=_parse_properties,
+    help="Set a property; overrides --config. Repeatable.",
 )
 @click.option(
     "--topic",
     "topics",
-    metavar="NAME:PARTITIONS",
+    metavar="NAME[:PARTITIONS]",
     multiple=True,
-    callback=_topics,
-    help="A topic to have from the start. Repeatable.",
+    callback=_parse_topics,
+    help="Create a topic at startup if it does not exist. Repeatable.",
 )
 @click.option(
     "--metrics-listen",
     metavar="HOST:PORT",
-    callback=_address,
-    help="Serve /metrics, /healthz and /readyz over HTTP here. [default: kbroker.metrics.listeners, else nowhere]",
+    callback=_check_address,
+    help="Serve /metrics, /healthz and /readyz over HTTP. [default: kbroker.metrics.listeners, or off]",
 )
 @click.option(
     "--log-format",
     type=click.Choice(FORMATS),
     default="auto",
     show_default=True,
-    help="Of the lines on stderr: text for people, json for programs; auto takes text on a terminal.",
+    help="Log format on stderr; auto means text on a terminal, otherwise json.",
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Minimum level to log.")
 def command(
     listen: str | None,
     advertise: str | None,
@@ -141,28 +154,31 @@ def command(
     log_format: str,
     log_level: str,
 ) -> None:
-    """Run a broker until SIGTERM or ctrl-C; a second ctrl-C ends it at once."""
+    """Run a broker.
+
+    Stops cleanly on SIGTERM or Ctrl-C; a second Ctrl-C kills it.
+    """
     flags = {
         "listeners": listen,
         "advertised.listeners": advertise,
         "log.dirs": data_dir,
         "kbroker.metrics.listeners": metrics_listen,
     }
-    _refuse_contradictions(given, flags)
-    properties = {**(_read(config_file) if config_file is not None else {}), **given}
+    _check_no_conflicts(given, flags)
+    properties = {**(_read_properties(config_file) if config_file is not None else {}), **given}
     if listen is not None:
         properties["listeners"] = f"PLAINTEXT://{listen}"
         if "advertised.listeners" not in given:
             properties.pop("advertised.listeners", None)
-            _refuse_unreachable(listen, advertise)
+            _check_reachable(listen, advertise)
     if advertise is not None:
-        properties["advertised.listeners"] = f"{_advertised_name(properties)}://{advertise}"
+        properties["advertised.listeners"] = f"{_advertised_listener_name(properties)}://{advertise}"
     if metrics_listen is not None:
         properties["kbroker.metrics.listeners"] = metrics_listen
     config = BrokerConfig.from_properties(properties)
     as_json = is_json(log_format, sys.stderr)
     set_up_logging(sys.stderr, level=log_level, as_json=as_json)
-    for warning in (*config.warnings, *_exposed(config.endpoints)):
+    for warning in (*config.warnings, *_security_warnings(config.endpoints)):
         _warn(warning, as_json=as_json)
     trio.run(_serve, config, data_dir, topics)
 
@@ -177,43 +193,47 @@ _FLAGS: Final = {
 }
 
 
-def _refuse_contradictions(given: Mapping[str, str], flags: Mapping[str, str | None]) -> None:
+def _check_no_conflicts(given: Mapping[str, str], flags: Mapping[str, str | None]) -> None:
     for name, value in flags.items():
         if value is not None and name in given:
-            raise click.UsageError(f"{_FLAGS[name]} and --set {name} say the same thing: give one of them")
+            raise click.UsageError(f"Use either {_FLAGS[name]} or --set {name}, not both")
 
 
-def _refuse_unreachable(listen: str, advertise: str | None) -> None:
+def _check_reachable(listen: str, advertise: str | None) -> None:
     host = listen.rpartition(":")[0]
     if host in _WILDCARDS and advertise is None:
-        raise UserError(f"clients cannot connect to {host}: say with --advertise HOST:PORT how they reach this machine")
+        raise UserError(
+            f"Clients cannot connect to {host}. Set the address that clients use with --advertise HOST:PORT."
+        )
 
 
-def _read(file: TextIO) -> dict[str, str]:
+def _read_properties(file: TextIO) -> dict[str, str]:
     try:
         return parse_properties(file.read())
     except UnicodeDecodeError:
-        raise UserError(f"{file.name} is not a text file in UTF-8") from None
+        raise UserError(f"{file.name} is not a UTF-8 text file") from None
 
 
-def _advertised_name(properties: Mapping[str, str]) -> str:
-    """The name of the listener that --advertise speaks of."""
+def _advertised_listener_name(properties: Mapping[str, str]) -> str:
+    """Returns the name of the only client listener. Raises UsageError if there are several."""
     texts = properties.get("listeners", "PLAINTEXT://").split(",")
-    left_out = [name.strip() for name in properties.get("controller.listener.names", "").split(",")]
-    names = [name for text in texts if (name := text.strip().partition("://")[0]) and name not in left_out]
+    controller_names = [name.strip() for name in properties.get("controller.listener.names", "").split(",")]
+    names = [name for text in texts if (name := text.strip().partition("://")[0]) and name not in controller_names]
     if len(names) != 1:
-        raise click.UsageError("--advertise is for one listener; with several, set advertised.listeners")
+        raise click.UsageError(
+            "--advertise works with one listener only. Use --set advertised.listeners=... for several."
+        )
     return names[0]
 
 
-def _exposed(endpoints: Iterable[Endpoint]) -> Iterable[str]:
+def _security_warnings(endpoints: Iterable[Endpoint]) -> Iterable[str]:
     for endpoint in endpoints:
         host = endpoint.host
         is_loopback = host in _LOOPBACK_NAMES or host.startswith("127.")
         if not is_loopback:
             yield (
-                f"{endpoint} can be reached from other machines, and nobody is authenticated there: "
-                "anybody who reaches it may read and write everything"
+                f"{endpoint} accepts connections from other machines without authentication: "
+                "any client that can connect can read and write all data"
             )
 
 
@@ -241,8 +261,8 @@ async def _serve(config: BrokerConfig, data_dir: str | None, topics: Sequence[tu
                     stop=stop,
                     version=installed_version(),
                 )
-            except* UserError as refusals:
-                failure = _first(refusals)
+            except* UserError as errors:
+                failure = _first_error(errors)
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -252,19 +272,20 @@ async def _stop_on_signal(signals: AsyncIterable[int], stop: trio.Event) -> None
     async for received in signals:
         stop.set()
         if received == signal.SIGINT:
-            # The next ctrl-C is the system's to handle: it works even if the loop should hang.
+            # The default handler lets a second Ctrl-C end the process even if the event loop hangs.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _first(refusals: BaseExceptionGroup[UserError]) -> UserError:
-    first = refusals.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+def _first_error(errors: BaseExceptionGroup[UserError]) -> UserError:
+    first = errors.exceptions[0]
+    return _first_error(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _on_ready(addresses: Iterable[tuple[str, int]]) -> None:
-    # What there is now stays: the collector need not walk it again. And nearly all that comes later dies at once, so
-    # that it may look less often; with ten thousand partitions a full pass takes a tenth of a second.
+    # Objects created during startup live until the end: freezing them keeps them out of all later collections. Most
+    # objects of requests are freed by reference counting, so collections can be rare; with ten thousand partitions a
+    # full collection takes 100 ms.
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     for host, port in addresses:
-        click.echo(f"kbroker is ready on {f'[{host}]' if ':' in host else host}:{port}")
+        click.echo(f"kbroker is ready on {format_address(host, port)}")

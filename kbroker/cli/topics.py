@@ -1,4 +1,4 @@
-"""`kbroker topics`: make, list, describe, alter and delete topics."""
+"""`kbroker topics`: creates, lists, describes, alters and deletes topics."""
 
 from __future__ import annotations
 
@@ -7,50 +7,57 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.calling import call_cluster
-from kbroker.cli.command import Command, Group, bootstrap_option, json_option, key_values
-from kbroker.cli.output import confirm_deletion, counted, print_json, print_table
+from kbroker.cli.command import Command, Group, bootstrap_option, check_topic_name, json_option, parse_key_values
+from kbroker.cli.output import confirm_deletion, pluralize, print_json, print_table
+from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.errors import UserError
-from kbroker.names import topic_name_problem, uuid_to_text
+from kbroker.names import uuid_to_text
 
 if TYPE_CHECKING:
-    from kbroker.client.cluster import Cluster, Topic
+    from kbroker.client.cluster import Cluster, TopicInfo
 
 __all__ = ["command"]
 
 
 @click.group("topics", cls=Group)
 def command() -> None:
-    """Make, list, describe, alter and delete topics."""
-
-
-def _topic_name(_ctx: click.Context, _argument: click.Parameter, given: str | Sequence[str]) -> str | Sequence[str]:
-    for name in [given] if isinstance(given, str) else given:
-        problem = topic_name_problem(name)
-        if problem is not None:
-            raise click.BadParameter(problem)
-    return given
+    """Create, list, describe, alter and delete topics."""
 
 
 @command.command(
     "create",
     cls=Command,
     examples=[
-        ("kbroker topics create orders --partitions 3", "three partitions, everything else as the broker has it"),
+        ("kbroker topics create orders --partitions 3", "Create a topic with three partitions"),
         (
             "kbroker topics create customers --config cleanup.policy=compact --if-not-exists",
-            "a compacted topic; fine if there is one already",
+            "Create a compacted topic unless it exists",
         ),
     ],
 )
-@click.argument("name", callback=_topic_name)
-@click.option("--partitions", type=click.IntRange(1), metavar="N", help="How many partitions. [default: the broker's]")
+@click.argument("name", callback=check_topic_name)
 @click.option(
-    "--replication-factor", type=click.IntRange(1), metavar="N", help="Copies of each. [default: the broker's]"
+    "--partitions",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of partitions. [default: num.partitions of the broker]",
 )
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, callback=key_values, help="A topic config.")
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic of this name as it is.")
-@click.option("--validate-only", is_flag=True, help="Say whether it could be made, and make nothing.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of replicas. [default: default.replication.factor of the broker]",
+)
+@click.option(
+    "--config",
+    "configs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=parse_key_values,
+    help="Set a topic config. Repeatable.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
+@click.option("--validate-only", is_flag=True, help="Validate without creating the topic.")
 @json_option
 @bootstrap_option
 def create(
@@ -63,7 +70,7 @@ def create(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Make a topic."""
+    """Create a topic."""
 
     async def call(cluster: Cluster) -> None:
         from kbroker.client.admin import BROKER_DEFAULT, create_topic
@@ -72,7 +79,7 @@ def create(
 
         is_created = not validate_only
         try:
-            made = await create_topic(
+            created = await create_topic(
                 cluster,
                 name,
                 partitions=partitions or BROKER_DEFAULT,
@@ -80,63 +87,65 @@ def create(
                 configs=configs,
                 validate_only=validate_only,
             )
-            count, factor = made.partitions, made.replication_factor
+            count, factor = created.partitions, created.replication_factor
         except BrokerRefusal as refusal:
             if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
             if not if_not_exists:
-                raise UserError(f"there is a topic {name} already: add --if-not-exists if that is fine") from None
+                raise UserError(f"Topic '{name}' already exists. Add --if-not-exists to ignore this.") from None
             is_created = False
             topic = await cluster.topic(name)
             count, factor = len(topic.partitions), _replication_factor(topic)
         if as_json:
             print_json({"topic": name, "created": is_created, "partitions": count, "replication_factor": factor})
         elif validate_only:
-            click.echo(f"topic {name} can be made, with {counted(count, 'partition')}")
+            click.echo(f"Topic {name} is valid with {pluralize(count, 'partition')}; nothing was created.")
+        elif is_created:
+            click.echo(f"Created topic {name} with {pluralize(count, 'partition')}.")
         else:
-            click.echo(
-                f"topic {name} {'made' if is_created else 'is there already'}, with {counted(count, 'partition')}"
-            )
+            click.echo(f"Topic {name} already exists with {pluralize(count, 'partition')}.")
 
-    call_cluster(bootstrap, call)
+    run_with_cluster(bootstrap, call)
 
 
-def _replication_factor(topic: Topic) -> int:
-    return max((len(each.replicas) for each in topic.partitions), default=0)
+def _replication_factor(topic: TopicInfo) -> int:
+    return max((len(partition.replicas) for partition in topic.partitions), default=0)
 
 
 @command.command(
     "list",
     cls=Command,
     examples=[
-        ("kbroker topics list", "the topics of the broker on this machine"),
-        ("kbroker topics list --internal --json", "Kafka's own too, for a program"),
+        ("kbroker topics list", "List topics with partition counts"),
+        ("kbroker topics list --internal --json", "Include internal topics, print JSON"),
     ],
 )
-@click.option("--internal", "with_internal", is_flag=True, help="Kafka's own topics too, such as __consumer_offsets.")
+@click.option(
+    "--internal", "with_internal", is_flag=True, help="Include internal topics, for example __consumer_offsets."
+)
 @json_option
 @bootstrap_option
 def list_topics(with_internal: bool, as_json: bool, bootstrap: str) -> None:
-    """List the topics."""
+    """List topics."""
     topics = [
-        each
-        for each in call_cluster(bootstrap, lambda cluster: cluster.topics())
-        if with_internal or not (each.is_internal or each.name.startswith("__"))
+        topic
+        for topic in run_with_cluster(bootstrap, lambda cluster: cluster.topics())
+        if with_internal or not (topic.is_internal or topic.name.startswith("__"))
     ]
     if as_json:
-        print_json([_summary(each) for each in topics])
+        print_json([_summary(topic) for topic in topics])
     elif topics:
-        rows = [(each.name, len(each.partitions), _replication_factor(each)) for each in topics]
+        rows = [(topic.name, len(topic.partitions), _replication_factor(topic)) for topic in topics]
         print_table(["topic", "partitions", "replication factor"], rows)
     else:
-        _say_that_there_are_none()
+        _print_no_topics()
 
 
-def _say_that_there_are_none() -> None:
-    click.echo("there are no topics: 'kbroker topics create NAME' makes one", err=True)
+def _print_no_topics() -> None:
+    click.echo("No topics. Run 'kbroker topics create NAME' to create one.", err=True)
 
 
-def _summary(topic: Topic) -> dict[str, Any]:
+def _summary(topic: TopicInfo) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "id": uuid_to_text(topic.topic_id) if topic.has_id else None,
@@ -150,26 +159,29 @@ def _summary(topic: Topic) -> dict[str, Any]:
     "describe",
     cls=Command,
     examples=[
-        ("kbroker topics describe orders", "its partitions, their leaders and replicas, and the configs set on it"),
-        ("kbroker topics describe --json", "all topics, for a program"),
+        ("kbroker topics describe orders", "Show partitions, leaders, replicas and configs of a topic"),
+        ("kbroker topics describe --json", "Describe all topics as JSON"),
     ],
 )
-@click.argument("names", metavar="[NAME]...", nargs=-1, callback=_topic_name)
+@click.argument("names", metavar="[NAME]...", nargs=-1, callback=check_topic_name)
 @json_option
 @bootstrap_option
 def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
-    """Show partitions, leaders, replicas and configs of topics; of all if none is named."""
+    """Describe topics: partitions, leaders, replicas and configs.
 
-    async def call(cluster: Cluster) -> list[tuple[Topic, dict[str, str | None]]]:
+    Without NAME, describes all topics.
+    """
+
+    async def call(cluster: Cluster) -> list[tuple[TopicInfo, dict[str, str | None]]]:
         topics = [await cluster.topic(name) for name in names] if names else await cluster.topics()
-        return [(topic, await _own_configs(cluster, topic.name)) for topic in topics]
+        return [(topic, await _topic_configs(cluster, topic.name)) for topic in topics]
 
-    described = call_cluster(bootstrap, call)
+    described = run_with_cluster(bootstrap, call)
     if as_json:
         print_json([{**_summary(topic), "configs": configs, **_details(topic)} for topic, configs in described])
         return
     if not described:
-        _say_that_there_are_none()
+        _print_no_topics()
     for number, (topic, configs) in enumerate(described):
         if number:
             click.echo()
@@ -177,97 +189,114 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
         click.echo(click.style(f"{topic.name}{identity}", bold=True))
         for name, value in configs.items():
             click.echo(f"  {name}={value}")
-        rows = [(each.number, _leader(each.leader), _ids(each.replicas), _ids(each.isr)) for each in topic.partitions]
-        print_table(["partition", "leader", "replicas", "in sync"], rows)
+        rows = [
+            (partition.number, _leader_text(partition.leader), _ids_text(partition.replicas), _ids_text(partition.isr))
+            for partition in topic.partitions
+        ]
+        print_table(["partition", "leader", "replicas", "isr"], rows)
 
 
-def _details(topic: Topic) -> dict[str, Any]:
+def _details(topic: TopicInfo) -> dict[str, Any]:
     return {
         "partitions": [
             {
-                "partition": each.number,
-                "leader": each.leader,
-                "leader_epoch": each.leader_epoch,
-                "replicas": each.replicas,
-                "isr": each.isr,
-                "offline_replicas": each.offline_replicas,
+                "partition": partition.number,
+                "leader": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": partition.replicas,
+                "isr": partition.isr,
+                "offline_replicas": partition.offline_replicas,
             }
-            for each in topic.partitions
+            for partition in topic.partitions
         ]
     }
 
 
-def _leader(node_id: int) -> str:
+def _leader_text(node_id: int) -> str:
     return "none" if node_id < 0 else str(node_id)
 
 
-def _ids(node_ids: Sequence[int]) -> str:
+def _ids_text(node_ids: Sequence[int]) -> str:
     return ",".join(map(str, node_ids))
 
 
-async def _own_configs(cluster: Cluster, name: str) -> dict[str, str | None]:
-    """What is set on the topic itself; nothing where the broker cannot say."""
-    from kbroker.client.admin import ConfigSource, ResourceType, describe_configs
+async def _topic_configs(cluster: Cluster, name: str) -> dict[str, str | None]:
+    """Returns the configs set on the topic itself; none if the broker does not support DescribeConfigs."""
+    from kbroker.client.admin import describe_configs
     from kbroker.client.failures import NotServed
+    from kbroker.config.key import ConfigSource
+    from kbroker.config.resources import ConfigResourceType
 
     try:
-        entries = await describe_configs(cluster, ResourceType.TOPIC, name)
+        entries = await describe_configs(cluster, ConfigResourceType.TOPIC, name)
     except NotServed:
         return {}
-    return {each.name: each.value for each in entries if each.source == ConfigSource.TOPIC}
+    return {entry.name: entry.value for entry in entries if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
 
 
 @command.command(
     "alter",
     cls=Command,
     examples=[
-        ("kbroker topics alter orders --partitions 6", "more partitions; there is no way back to fewer"),
-        ("kbroker topics alter orders --config retention.ms=3600000", "keep records for an hour"),
-        ("kbroker topics alter orders --delete-config retention.ms", "back to the broker's default"),
+        ("kbroker topics alter orders --partitions 6", "Increase the number of partitions; it cannot be decreased"),
+        ("kbroker topics alter orders --config retention.ms=3600000", "Keep records for one hour"),
+        ("kbroker topics alter orders --delete-config retention.ms", "Reset a config to its default"),
     ],
 )
-@click.argument("name", callback=_topic_name)
-@click.option("--partitions", type=click.IntRange(1), metavar="N", help="How many it has afterwards: more than now.")
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, callback=key_values, help="A config to set.")
-@click.option("--delete-config", "deleted", metavar="KEY", multiple=True, help="A config to take back.")
+@click.argument("name", callback=check_topic_name)
+@click.option(
+    "--partitions", type=click.IntRange(1), metavar="N", help="New number of partitions; must be larger than now."
+)
+@click.option(
+    "--config",
+    "configs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=parse_key_values,
+    help="Set a topic config. Repeatable.",
+)
+@click.option(
+    "--delete-config", "deleted", metavar="KEY", multiple=True, help="Reset a config to its default. Repeatable."
+)
 @bootstrap_option
 def alter(
     name: str, partitions: int | None, configs: Mapping[str, str], deleted: Sequence[str], bootstrap: str
 ) -> None:
-    """Give a topic more partitions, or change its configs."""
+    """Add partitions to a topic, or change its configs."""
     if partitions is None and not configs and not deleted:
-        raise click.UsageError("nothing to alter: give --partitions, --config or --delete-config")
+        raise click.UsageError("Nothing to change. Use --partitions, --config or --delete-config.")
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.admin import ConfigChange, ConfigOperation, ResourceType, alter_configs, create_partitions
+        from kbroker.client.admin import ConfigChange, alter_configs, create_partitions
+        from kbroker.config.resources import ConfigOperation, ConfigResourceType
 
         await cluster.topic(name)
         changes = [ConfigChange(ConfigOperation.SET, key, value) for key, value in configs.items()]
         changes += [ConfigChange(ConfigOperation.DELETE, key) for key in deleted]
         if changes:
-            await alter_configs(cluster, ResourceType.TOPIC, name, changes)
+            await alter_configs(cluster, ConfigResourceType.TOPIC, name, changes)
         if partitions is not None:
             await create_partitions(cluster, name, partitions)
 
-    call_cluster(bootstrap, call)
-    click.echo(f"topic {name} altered")
+    run_with_cluster(bootstrap, call)
+    click.echo(f"Altered topic {name}.")
 
 
 @command.command(
     "delete",
     cls=Command,
     examples=[
-        ("kbroker topics delete orders", "asks first, on a terminal"),
-        ("kbroker topics delete orders customers --yes", "two, without a question"),
+        ("kbroker topics delete orders", "Delete a topic; asks for confirmation on a terminal"),
+        ("kbroker topics delete orders customers --yes", "Delete two topics without confirmation"),
     ],
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="Pass over topics that are not there.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--if-exists", is_flag=True, help="Skip topics that do not exist.")
 @bootstrap_option
 def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> None:
     """Delete topics and all their records."""
-    confirm_deletion(names, "every record", yes=yes)
+    confirm_deletion(names, "all records", yes=yes)
 
     async def call(cluster: Cluster) -> None:
         from kbroker.client.admin import delete_topic
@@ -281,6 +310,6 @@ def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> 
                     continue
                 raise
             await delete_topic(cluster, name)
-            click.echo(f"topic {name} deleted")
+            click.echo(f"Deleted topic {name}.")
 
-    call_cluster(bootstrap, call)
+    run_with_cluster(bootstrap, call)

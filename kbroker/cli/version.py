@@ -1,4 +1,4 @@
-"""`kbroker version`: the release that is installed."""
+"""`kbroker version`: prints the installed version."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ __all__ = ["command", "installed_version", "is_compiled"]
 
 
 def installed_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # slow to import, and rarely asked for
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, rarely needed
 
     try:
         return version("kbroker")
     except PackageNotFoundError:
-        return "unknown (run from its sources, not installed)"
+        return "unknown (not installed)"
 
 
 def is_compiled() -> bool:
-    """Whether the hot path was compiled when this was built."""
+    """Whether the hot path is compiled."""
     from importlib.util import find_spec
 
-    module = find_spec("kbroker.server.connection")
+    module = find_spec("kbroker.server.wire.connection")
     return module is not None and module.origin is not None and not module.origin.endswith(".py")
 
 
-@click.command("version", cls=Command, examples=[("kbroker version", "the release that is installed")])
+@click.command("version", cls=Command, examples=[("kbroker version", "Print the installed version")])
 def command() -> None:
-    """Say which release of kbroker this is."""
+    """Print the version."""
     click.echo(f"kbroker {installed_version()}" + (" (compiled)" if is_compiled() else ""))

@@ -1,1 +1,1 @@
-"""Our own client of any Kafka broker: for the command line and for brokers among themselves. Never holds a log."""
+"""Client for any Kafka broker, used by the command line and between brokers. Stores no records."""

@@ -1,26 +1,23 @@
-"""What an administrator asks for: topics made, widened and deleted, configs seen and changed, the cluster described."""
+"""Admin operations: create, extend and delete topics, describe and alter configs."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import Connection
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed
+from kbroker.client.connection import BrokerConnection
+from kbroker.client.failures import BrokerRefusal, ConnectionFailed, CouldNotConnect
+from kbroker.config.key import ConfigSource
+from kbroker.config.resources import ConfigOperation, ConfigResourceType
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api
 
 __all__ = [
     "BROKER_DEFAULT",
     "ConfigChange",
-    "ConfigEntry",
-    "ConfigOperation",
-    "ConfigSource",
-    "ConfigType",
     "CreatedTopic",
-    "ResourceType",
+    "DescribedConfig",
     "alter_configs",
     "create_partitions",
     "create_topic",
@@ -35,71 +32,33 @@ CREATE_PARTITIONS: Final = api(37)
 INCREMENTAL_ALTER_CONFIGS: Final = api(44)
 
 BROKER_DEFAULT: Final = -1
-"""Partitions or replication factor: the broker decides. Known since CreateTopics v4."""
+"""Number of partitions or replication factor: use the broker's default. Requires CreateTopics v4."""
 
 _TIMEOUT_MS: Final = 30_000
-
-
-class ResourceType(IntEnum):
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-class ConfigSource(IntEnum):
-    UNKNOWN = 0
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    DYNAMIC_BROKER_LOGGER = 6
-    CLIENT_METRICS = 7
-    GROUP = 8
-
-
-class ConfigType(IntEnum):
-    UNKNOWN = 0
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-
-class ConfigOperation(IntEnum):
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 class CreatedTopic(NamedTuple):
     name: str
     topic_id: bytes
     partitions: int
-    """-1 where the broker is too old to say."""
+    """-1 if the broker is too old to return it."""
     replication_factor: int
 
 
-class ConfigEntry(NamedTuple):
+class DescribedConfig(NamedTuple):
     name: str
     value: str | None
     source: int
+    """A ConfigSource, or a number that only a newer Kafka knows."""
     config_type: int
+    """A ConfigType, or a number that only a newer Kafka knows."""
     is_read_only: bool
     is_sensitive: bool
     documentation: str | None
 
     @property
     def is_default(self) -> bool:
-        return self.source == ConfigSource.DEFAULT
+        return self.source == ConfigSource.DEFAULT_CONFIG
 
 
 class ConfigChange(NamedTuple):
@@ -108,14 +67,19 @@ class ConfigChange(NamedTuple):
     value: str | None = None
 
 
-async def _at_controller(cluster: Cluster, subject: str, ask: Callable[[Connection], Awaitable[Any]]) -> Any:
-    """The one result of a change, which goes to the controller; tried again while there is none, or another."""
-    patience = cluster.patience()
+async def _send_to_controller(
+    cluster: Cluster, subject: str, send: Callable[[BrokerConnection], Awaitable[Any]]
+) -> Any:
+    """Sends a change to the controller and returns its only result.
+
+    Retries while the controller is unknown or moves.
+    """
+    backoff = cluster.backoff()
     while True:
         try:
-            result = await ask(await cluster.controller_connection())
+            result = await send(await cluster.controller_connection())
         except ConnectionFailed as failure:
-            await patience.pause(failure)
+            await backoff.pause(_with_advice(failure, subject))
             await cluster.refresh([])
             continue
         if result.error_code == ErrorCode.NONE:
@@ -123,8 +87,19 @@ async def _at_controller(cluster: Cluster, subject: str, ask: Callable[[Connecti
         refusal = BrokerRefusal(result.error_code, subject, getattr(result, "error_message", None))
         if refusal.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED):
             raise refusal
-        await patience.pause(refusal)
+        await backoff.pause(refusal)
         await cluster.refresh([])
+
+
+def _with_advice(failure: ConnectionFailed, subject: str) -> ConnectionFailed:
+    """Says that the change may still happen, unless the request was never sent.
+
+    A controller that has lost ZooKeeper does not answer, but writes the change when ZooKeeper is back, as Apache Kafka.
+    """
+    if isinstance(failure, CouldNotConnect):
+        return failure
+    advice = f"the controller may still make the change to {subject}, so look at it before you try again"
+    return ConnectionFailed(failure.address, f"{failure}; {advice}")
 
 
 async def create_topic(
@@ -145,8 +120,8 @@ async def create_topic(
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
     )
 
-    async def ask(connection: Connection) -> Any:
-        response = await connection.ask(
+    async def send(connection: BrokerConnection) -> Any:
+        response = await connection.send(
             CREATE_TOPICS,
             at_least=4 if BROKER_DEFAULT in (partitions, replication_factor) else 1,
             topics=[topic],
@@ -155,81 +130,81 @@ async def create_topic(
         )
         return response.topics[0]
 
-    made = await _at_controller(cluster, f"topic {name}", ask)
-    return CreatedTopic(name, bytes(made.topic_id), made.num_partitions, made.replication_factor)
+    created = await _send_to_controller(cluster, f"topic {name}", send)
+    return CreatedTopic(name, bytes(created.topic_id), created.num_partitions, created.replication_factor)
 
 
 async def delete_topic(cluster: Cluster, name: str) -> None:
     from kbroker.protocol.messages.delete_topics import DeleteTopicState
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: BrokerConnection) -> Any:
         topics = [DeleteTopicState(name=name)]
-        response = await connection.ask(DELETE_TOPICS, topics=topics, topic_names=[name], timeout_ms=_TIMEOUT_MS)
+        response = await connection.send(DELETE_TOPICS, topics=topics, topic_names=[name], timeout_ms=_TIMEOUT_MS)
         return response.responses[0]
 
-    await _at_controller(cluster, f"topic {name}", ask)
+    await _send_to_controller(cluster, f"topic {name}", send)
 
 
 async def create_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool = False) -> None:
-    """`count` is how many the topic has afterwards."""
+    """Adds partitions to a topic. `count` is the new total."""
     from kbroker.protocol.messages.create_partitions import CreatePartitionsTopic
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: BrokerConnection) -> Any:
         topics = [CreatePartitionsTopic(name=name, count=count, assignments=None)]
-        response = await connection.ask(
+        response = await connection.send(
             CREATE_PARTITIONS, topics=topics, timeout_ms=_TIMEOUT_MS, validate_only=validate_only
         )
         return response.results[0]
 
-    await _at_controller(cluster, f"topic {name}", ask)
+    await _send_to_controller(cluster, f"topic {name}", send)
 
 
-async def _config_connection(cluster: Cluster, resource_type: ResourceType, name: str) -> Connection:
-    """A broker's own configs are asked of itself; everybody knows the others."""
-    if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
+async def _config_connection(cluster: Cluster, resource_type: ConfigResourceType, name: str) -> BrokerConnection:
+    """Connects to the broker that owns the configs: the named broker for its own configs, else the controller."""
+    if resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) and name:
         return await cluster.broker_connection(int(name))
     return await cluster.controller_connection()
 
 
 async def describe_configs(
     cluster: Cluster,
-    resource_type: ResourceType,
+    resource_type: ConfigResourceType,
     name: str,
     *,
     keys: Iterable[str] | None = None,
     with_documentation: bool = False,
-) -> list[ConfigEntry]:
-    """Sorted by name; the configs named, or all."""
+) -> list[DescribedConfig]:
+    """Returns the configs named by `keys`, or all if None, sorted by name."""
     from kbroker.protocol.messages.describe_configs import DescribeConfigsResource
 
-    asked = DescribeConfigsResource(
+    resource = DescribeConfigsResource(
         resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else list(keys)
     )
     connection = await _config_connection(cluster, resource_type, name)
-    response = await connection.ask(
-        DESCRIBE_CONFIGS, at_least=1, resources=[asked], include_documentation=with_documentation
+    response = await connection.send(
+        DESCRIBE_CONFIGS, at_least=1, resources=[resource], include_documentation=with_documentation
     )
     (result,) = response.results
     if result.error_code != ErrorCode.NONE:
         raise BrokerRefusal(result.error_code, _resource(resource_type, name), result.error_message)
     entries = (
-        ConfigEntry(
-            each.name,
-            each.value,
-            each.config_source,
-            each.config_type,
-            each.read_only,
-            each.is_sensitive,
-            each.documentation,
+        DescribedConfig(
+            config.name,
+            config.value,
+            config.config_source,
+            config.config_type,
+            config.read_only,
+            config.is_sensitive,
+            config.documentation,
         )
-        for each in result.configs
+        for config in result.configs
     )
-    return sorted(entries, key=lambda each: each.name)
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 async def alter_configs(
     cluster: Cluster,
-    resource_type: ResourceType,
+    resource_type: ConfigResourceType,
     name: str,
     changes: Sequence[ConfigChange],
     *,
@@ -240,14 +215,14 @@ async def alter_configs(
     configs = [
         AlterableConfig(name=change.name, config_operation=change.operation, value=change.value) for change in changes
     ]
-    asked = AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=configs)
+    resource = AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=configs)
     connection = await _config_connection(cluster, resource_type, name)
-    response = await connection.ask(INCREMENTAL_ALTER_CONFIGS, resources=[asked], validate_only=validate_only)
+    response = await connection.send(INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=validate_only)
     (result,) = response.responses
     if result.error_code != ErrorCode.NONE:
         raise BrokerRefusal(result.error_code, _resource(resource_type, name), result.error_message)
 
 
-def _resource(resource_type: ResourceType, name: str) -> str:
+def _resource(resource_type: ConfigResourceType, name: str) -> str:
     kind = resource_type.name.lower().replace("_", " ")
     return f"{kind} {name}" if name else f"every {kind}"

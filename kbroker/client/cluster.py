@@ -1,6 +1,6 @@
-"""A cluster as a client sees it: its brokers, who leads what, one connection to each broker, opened when needed.
+"""A client's view of a cluster: brokers, partition leaders, and one connection to each broker, opened on first use.
 
-Owns when to ask for metadata again and when to try again. What is asked is the business of the other modules.
+Decides when to refresh the metadata and when to retry. The other modules of this package build the requests.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.connection import SOFTWARE, Connection
-from kbroker.client.connection import connect as connect_plainly
+from kbroker.client.connection import SOFTWARE, BrokerConnection
+from kbroker.client.connection import connect as connect_plaintext
 from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NoSuchTopic, error_code
-from kbroker.client.retrying import Patience
+from kbroker.client.retry_backoff import RetryBackoff
 from kbroker.errors import PeerError, UserError
 from kbroker.names import ZERO_UUID
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api
 
-__all__ = ["NO_LEADER", "Answer", "Broker", "Cluster", "Partition", "Topic", "open_cluster"]
+__all__ = ["NO_LEADER", "BrokerInfo", "BrokerResponse", "Cluster", "PartitionInfo", "TopicInfo", "open_cluster"]
 
 METADATA: Final = api(3)
 FIND_COORDINATOR: Final = api(10)
 
 NO_LEADER: Final = -1
 RETRY_SECONDS: Final = 30.0
-# How long a topic that a broker may be creating right now stays unknown.
+# Time that a broker may take to create a topic. Until then, Metadata answers that the topic is unknown.
 CREATION_SECONDS: Final = 10.0
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
 
-Asked = TypeVar("Asked")
+PartitionRequest = TypeVar("PartitionRequest")
 
 
-class Broker(NamedTuple):
+class BrokerInfo(NamedTuple):
     node_id: int
     address: Address
     rack: str | None
 
 
-class Partition(NamedTuple):
+class PartitionInfo(NamedTuple):
     number: int
     leader: int
     leader_epoch: int
@@ -52,40 +52,45 @@ class Partition(NamedTuple):
     offline_replicas: tuple[int, ...]
 
 
-class Topic(NamedTuple):
+class TopicInfo(NamedTuple):
     name: str
     topic_id: bytes
     is_internal: bool
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionInfo, ...]
 
-    def partition(self, index: int) -> Partition:
-        for each in self.partitions:
-            if each.number == index:
-                return each
-        raise UserError(f"topic {self.name} has {len(self.partitions)} partitions, and none has number {index}")
+    def partition(self, index: int) -> PartitionInfo:
+        """Raises UserError if the partition does not exist."""
+        for partition in self.partitions:
+            if partition.number == index:
+                return partition
+        count = len(self.partitions)
+        partitions = "1 partition" if count == 1 else f"{count} partitions"
+        raise UserError(f"Topic '{self.name}' has {partitions}; partition {index} does not exist.")
 
     @property
     def has_id(self) -> bool:
         return self.topic_id != ZERO_UUID
 
 
-class Answer(NamedTuple):
-    """What a leader said about one partition."""
+class BrokerResponse(NamedTuple):
+    """Response of a leader for one partition: the error code, and the value if there is no error."""
 
     code: int
     value: Any
     message: str | None = None
 
 
-class Connect(Protocol):
-    async def __call__(self, address: Address, *, client_id: str) -> Connection: ...
+class OpenConnection(Protocol):
+    async def __call__(self, address: Address, *, client_id: str) -> BrokerConnection: ...
 
 
-AskLeader = Callable[[Connection, Topic, Mapping[int, Asked]], Awaitable[Mapping[int, Answer]]]
+SendToLeader = Callable[
+    [BrokerConnection, TopicInfo, Mapping[int, PartitionRequest]], Awaitable[Mapping[int, BrokerResponse]]
+]
 
 
 class Cluster:
-    """`connect` makes a connection to an address: another one for tests, and one day for TLS."""
+    """Client state of one cluster. Tests pass their own `connect`."""
 
     def __init__(
         self,
@@ -93,111 +98,121 @@ class Cluster:
         *,
         client_id: str = SOFTWARE,
         retry_s: float = RETRY_SECONDS,
-        connect: Connect = connect_plainly,
+        connect: OpenConnection = connect_plaintext,
     ) -> None:
         assert bootstrap
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, BrokerInfo] = {}
         self.cluster_id: str | None = None
         self.controller_id = NO_LEADER
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._retry_s = retry_s
         self._connect = connect
-        self._topics: dict[str, Topic] = {}
-        self._connections: dict[Address, Connection] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, trio.Lock] = {}
 
     async def aclose(self) -> None:
         for connection in self._connections.values():
             await connection.aclose()
 
-    def patience(self) -> Patience:
-        return Patience(self._retry_s)
+    def backoff(self) -> RetryBackoff:
+        """Starts the retry time of one operation."""
+        return RetryBackoff(self._retry_s)
 
     # Connections
 
-    async def connection_to(self, address: Address) -> Connection:
+    async def connection_to(self, address: Address) -> BrokerConnection:
         async with self._connecting.setdefault(address, trio.Lock()):
             known = self._connections.get(address)
             if known is not None and known.is_open:
                 return known
             if known is not None:
                 await known.aclose()
-            made = self._connections[address] = await self._connect(address, client_id=self._client_id)
-            return made
+            connection = self._connections[address] = await self._connect(address, client_id=self._client_id)
+            return connection
 
-    async def any_connection(self) -> Connection:
-        """To a broker that we are connected to already, else to the first one that answers."""
+    async def any_connection(self) -> BrokerConnection:
+        """Returns an open connection, or connects to the first address that answers.
+
+        Raises the first failure if none does.
+        """
         for connection in self._connections.values():
             if connection.is_open:
                 return connection
-        last_failure: Exception | None = None
-        for address in dict.fromkeys([*self._bootstrap, *(each.address for each in self.brokers.values())]):
+        first_failure: Exception | None = None
+        for address in dict.fromkeys([*self._bootstrap, *(broker.address for broker in self.brokers.values())]):
             try:
                 return await self.connection_to(address)
             except (ConnectionFailed, PeerError) as failure:
-                last_failure = last_failure or failure
-        assert last_failure is not None
-        raise last_failure
+                first_failure = first_failure or failure
+        assert first_failure is not None
+        raise first_failure
 
-    async def broker_connection(self, node_id: int) -> Connection:
+    async def broker_connection(self, node_id: int) -> BrokerConnection:
         if node_id not in self.brokers:
             await self.refresh([])
         if node_id not in self.brokers:
-            known = ", ".join(map(str, sorted(self.brokers)))
-            raise UserError(f"no broker has id {node_id}: the cluster has {known}")
+            raise UserError(f"Broker {node_id} does not exist. Run 'kbroker cluster describe' to see all brokers.")
         return await self.connection_to(self.brokers[node_id].address)
 
-    async def controller_connection(self) -> Connection:
-        """Where changes of topics go. In KRaft every broker forwards them, and one of them is named."""
+    async def controller_connection(self) -> BrokerConnection:
+        """Connects to the controller, or to any broker if it is unknown.
+
+        KRaft brokers name one broker, which forwards requests.
+        """
         if not self.brokers:
             await self.refresh([])
         if self.controller_id in self.brokers:
             return await self.broker_connection(self.controller_id)
         return await self.any_connection()
 
-    async def coordinator_connection(self, key: str, *, is_transaction: bool = False) -> Connection:
-        """Of a group, or of a transactional id."""
+    async def coordinator_connection(self, key: str, *, is_transaction: bool = False) -> BrokerConnection:
+        """Connects to the coordinator of a group, or of a transactional id."""
         kind, key_type = ("transaction", TRANSACTION) if is_transaction else ("group", GROUP)
-        patience = self.patience()
+        backoff = self.backoff()
         while True:
             connection = await self.any_connection()
-            response = await connection.ask(FIND_COORDINATOR, key=key, key_type=key_type, coordinator_keys=[key])
+            response = await connection.send(FIND_COORDINATOR, key=key, key_type=key_type, coordinator_keys=[key])
             found = response.coordinators[0] if response.coordinators else response
             if found.error_code == ErrorCode.NONE:
                 return await self.connection_to(Address(found.host, found.port))
             refusal = BrokerRefusal(found.error_code, f"{kind} {key}", found.error_message)
             if not refusal.code.retriable:
                 raise refusal
-            await patience.pause(refusal)
+            await backoff.pause(refusal)
 
     # Metadata
 
     async def refresh(self, names: Iterable[str] | None, *, may_create: bool = False) -> Any:
-        """Brokers, and these topics; None: all topics. The raw answer, with the errors of topics in it."""
+        """Updates the brokers and the named topics (None: all topics).
+
+        Returns the response, including errors of topics.
+        """
         from kbroker.protocol.messages.metadata import MetadataRequestTopic
 
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        patience = self.patience()
+        backoff = self.backoff()
         while True:
             try:
                 connection = await self.any_connection()
-                response = await connection.ask(
+                response = await connection.send(
                     METADATA, at_least=1, topics=topics, allow_auto_topic_creation=may_create
                 )
             except ConnectionFailed as failure:
                 if not self.brokers:
-                    raise  # a first address that is wrong is told at once; a broker that was there may come back
-                await patience.pause(failure)
+                    raise  # No address has worked yet: probably a wrong address, so do not retry.
+                await backoff.pause(failure)
                 continue
             if response.error_code != ErrorCode.NONE:
                 raise BrokerRefusal(response.error_code, "metadata")
-            self._learn(response)
+            self._update(response)
             return response
 
-    def _learn(self, response: Any) -> None:
+    def _update(self, response: Any) -> None:
         self.brokers = {
-            each.node_id: Broker(each.node_id, Address(each.host, each.port), each.rack) for each in response.brokers
+            broker.node_id: BrokerInfo(broker.node_id, Address(broker.host, broker.port), broker.rack)
+            for broker in response.brokers
         }
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
@@ -207,16 +222,20 @@ class Cluster:
             elif topic.name is not None:
                 self._topics.pop(topic.name, None)
 
-    async def topics(self) -> list[Topic]:
+    async def topics(self) -> list[TopicInfo]:
         response = await self.refresh(None)
-        return sorted((_topic_of(each) for each in response.topics if each.error_code == 0), key=lambda each: each.name)
+        found = [_topic_of(topic) for topic in response.topics if topic.error_code == ErrorCode.NONE]
+        return sorted(found, key=lambda topic: topic.name)
 
-    async def topic(self, name: str, *, may_create: bool = False, is_fresh: bool = False) -> Topic:
-        """NoSuchTopic where there is none, at once; unless the broker may create it, which takes it a moment."""
+    async def topic(self, name: str, *, may_create: bool = False, is_fresh: bool = False) -> TopicInfo:
+        """Returns a topic.
+
+        Raises NoSuchTopic if it does not exist and `may_create` is false or the creation times out.
+        """
         if not is_fresh and name in self._topics:
             return self._topics[name]
-        patience = self.patience()
-        creation = Patience(CREATION_SECONDS)
+        backoff = self.backoff()
+        creation = RetryBackoff(CREATION_SECONDS)
         asks_to_create = False
         while True:
             (found,) = (await self.refresh([name], may_create=asks_to_create)).topics
@@ -230,97 +249,106 @@ class Cluster:
                     await creation.pause(NoSuchTopic(name))
                 asks_to_create = True
             elif code.retriable:
-                await patience.pause(BrokerRefusal(code, f"topic {name}"))
+                await backoff.pause(BrokerRefusal(code, f"topic {name}"))
             else:
                 raise BrokerRefusal(found.error_code, f"topic {name}")
 
     # Requests to leaders
 
-    async def ask_leaders(
-        self, name: str, wanted: Mapping[int, Asked], ask: AskLeader[Asked], *, may_create: bool = False
+    async def send_to_leaders(
+        self,
+        name: str,
+        requests: Mapping[int, PartitionRequest],
+        send: SendToLeader[PartitionRequest],
+        *,
+        may_create: bool = False,
+        done: dict[int, Any] | None = None,
     ) -> dict[int, Any]:
-        """Asks the leader of each partition, all at a time, and again where that may help. Partition -> value."""
-        patience = self.patience()
-        left = dict(wanted)
-        done: dict[int, Any] = {}
+        """Sends requests to the leaders of partitions in parallel, and retries on retriable errors.
+
+        Returns partition -> value. `done`: gets the same, also if a request fails in the end.
+        """
+        backoff = self.backoff()
+        left = dict(requests)
+        done = {} if done is None else done
         is_fresh = False
         while left:
             topic = await self.topic(name, may_create=may_create, is_fresh=is_fresh)
-            answers = await self._ask_each_leader(topic, left, ask)
+            responses = await self._send_to_each_leader(topic, left, send)
             problem: BrokerRefusal | None = None
-            for index, answer in answers.items():
-                if answer.code == ErrorCode.NONE:
-                    done[index] = answer.value
+            for index, response in responses.items():
+                if response.code == ErrorCode.NONE:
+                    done[index] = response.value
                     del left[index]
                     continue
-                problem = BrokerRefusal(answer.code, f"partition {index} of topic {name}", answer.message)
+                problem = BrokerRefusal(response.code, f"partition {index} of topic {name}", response.message)
                 if not problem.code.retriable:
                     raise problem
             if problem is not None:
-                await patience.pause(problem)
+                await backoff.pause(problem)
                 is_fresh = True
         return done
 
-    async def _ask_each_leader(
-        self, topic: Topic, wanted: Mapping[int, Asked], ask: AskLeader[Asked]
-    ) -> dict[int, Answer]:
-        by_leader: dict[int, dict[int, Asked]] = {}
-        for index, what in wanted.items():
-            by_leader.setdefault(topic.partition(index).leader, {})[index] = what
-        answers: dict[int, Answer] = {}
+    async def _send_to_each_leader(
+        self, topic: TopicInfo, requests: Mapping[int, PartitionRequest], send: SendToLeader[PartitionRequest]
+    ) -> dict[int, BrokerResponse]:
+        by_leader: dict[int, dict[int, PartitionRequest]] = {}
+        for index, request in requests.items():
+            by_leader.setdefault(topic.partition(index).leader, {})[index] = request
+        responses: dict[int, BrokerResponse] = {}
         failures: list[Exception] = []
 
-        async def ask_one(leader: int, share: Mapping[int, Asked]) -> None:
+        async def send_one(leader: int, share: Mapping[int, PartitionRequest]) -> None:
             try:
-                answers.update(await self._ask_leader(topic, leader, share, ask))
-            except Exception as failure:  # raised below, one of them: callers expect no group
+                responses.update(await self._send_to_leader(topic, leader, share, send))
+            except Exception as failure:  # The first one is raised below: callers do not expect an exception group.
                 failures.append(failure)
 
         if len(by_leader) == 1:
-            await ask_one(*by_leader.popitem())
+            await send_one(*by_leader.popitem())
         else:
             async with trio.open_nursery() as nursery:
                 for leader, share in by_leader.items():
-                    nursery.start_soon(ask_one, leader, share)
+                    nursery.start_soon(send_one, leader, share)
         if failures:
             raise failures[0]
-        return answers
+        return responses
 
-    async def _ask_leader(
-        self, topic: Topic, leader: int, share: Mapping[int, Asked], ask: AskLeader[Asked]
-    ) -> Mapping[int, Answer]:
+    async def _send_to_leader(
+        self, topic: TopicInfo, leader: int, share: Mapping[int, PartitionRequest], send: SendToLeader[PartitionRequest]
+    ) -> Mapping[int, BrokerResponse]:
         if leader not in self.brokers:
-            return {index: Answer(ErrorCode.LEADER_NOT_AVAILABLE, None) for index in share}
+            return {index: BrokerResponse(ErrorCode.LEADER_NOT_AVAILABLE, None) for index in share}
         try:
             connection = await self.broker_connection(leader)
-            answers = await ask(connection, topic, share)
+            responses = await send(connection, topic, share)
         except ConnectionFailed as failure:
-            return {index: Answer(ErrorCode.NETWORK_EXCEPTION, None, str(failure)) for index in share}
-        if answers.keys() != share.keys():
-            raise PeerError(f"{connection.address} answers for other partitions than it was asked for")
-        return answers
+            return {index: BrokerResponse(ErrorCode.NETWORK_EXCEPTION, None, str(failure)) for index in share}
+        if responses.keys() != share.keys():
+            raise PeerError(f"The response of {connection.address} has other partitions than the request")
+        return responses
 
 
-def _topic_of(topic: Any) -> Topic:
+def _topic_of(topic: Any) -> TopicInfo:
     partitions = (
-        Partition(
-            each.partition_index,
-            each.leader_id,
-            each.leader_epoch,
-            tuple(each.replica_nodes),
-            tuple(each.isr_nodes),
-            tuple(each.offline_replicas),
+        PartitionInfo(
+            partition.partition_index,
+            partition.leader_id,
+            partition.leader_epoch,
+            tuple(partition.replica_nodes),
+            tuple(partition.isr_nodes),
+            tuple(partition.offline_replicas),
         )
-        for each in sorted(topic.partitions, key=lambda each: each.partition_index)
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
     )
-    return Topic(topic.name, bytes(topic.topic_id), topic.is_internal, tuple(partitions))
+    return TopicInfo(topic.name, bytes(topic.topic_id), topic.is_internal, tuple(partitions))
 
 
 @asynccontextmanager
 async def open_cluster(
     bootstrap: Sequence[Address], *, client_id: str = SOFTWARE, retry_s: float = RETRY_SECONDS
 ) -> AsyncIterator[Cluster]:
-    """Connects when something is asked; every connection is closed on leaving."""
+    """Yields a cluster that connects on the first request. Closes its connections on exit."""
     cluster = Cluster(bootstrap, client_id=client_id, retry_s=retry_s)
     try:
         yield cluster

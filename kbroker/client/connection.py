@@ -1,7 +1,8 @@
-"""One outbound connection: frames, correlation, negotiated versions, and a bound on time and on the size of an answer.
+"""One outbound connection: frames, correlation ids, negotiated versions, request timeouts, a limit on response sizes.
 
-Requests may overlap; a broker answers in their order, and each asker reads its own answer when its turn comes. Whatever
-goes wrong between a request and its answer ends the connection: what would come next could belong to nobody.
+Requests may overlap. A broker responds in the order of the requests, so each caller of `send` waits for its turn and
+then reads its own response. Any failure between a request and its response closes the connection, since the next
+response could not be matched with its request.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from typing import Any, Final
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.failures import ConnectionFailed, NotServed
+from kbroker.client.failures import ConnectionFailed, CouldNotConnect, NotServed
 from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
 from kbroker.protocol.registry import Api, api
 
-__all__ = ["CONNECT_SECONDS", "MAX_ANSWER_BYTES", "REQUEST_SECONDS", "Connection", "connect", "open_connection"]
+__all__ = ["CONNECT_SECONDS", "MAX_RESPONSE_BYTES", "REQUEST_SECONDS", "BrokerConnection", "connect", "open_connection"]
 
 API_VERSIONS: Final = api(18)
 SOFTWARE: Final = "kbroker"
 
 CONNECT_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 30.0
-# Above what any fetch of ours asks for, and below what the first bytes of a web server or of TLS would mean.
-MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+# Larger than any Fetch response that this client requests. Smaller than the first bytes of HTTP or TLS, read as a
+# length.
+MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 
 _READ_SIZE: Final = 256 * 1024
 _LENGTH = Struct(">i")
@@ -37,8 +39,8 @@ _ERROR_CODE = Struct(">h")
 _CORRELATION_SIZE: Final = 4
 
 
-class Connection:
-    """Use `connect` or `open_connection`; `ask` is all that most callers need."""
+class BrokerConnection:
+    """A connection to one broker. Create it with `connect` or `open_connection`."""
 
     def __init__(
         self,
@@ -46,14 +48,16 @@ class Connection:
         address: Address,
         *,
         client_id: str = SOFTWARE,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
-        """What the broker serves: API key -> first and last version."""
+        """The APIs that the broker supports: API key -> first and last version."""
+        self.features: dict[str, int] = {}
+        """The finalized features of the cluster: name -> level. Empty if the broker does not know features."""
         self._stream = stream
         self._client_id = client_id
-        self._max_answer_bytes = max_answer_bytes
+        self._max_response_bytes = max_response_bytes
         self._received = bytearray()
         self._sending = trio.Lock()
         self._correlation_id = 0
@@ -66,49 +70,50 @@ class Connection:
 
     async def aclose(self) -> None:
         if self._failure is None:
-            self._failure = f"the connection to {self.address} is closed"
+            self._failure = f"The connection to {self.address} is closed"
         await trio.aclose_forcefully(self._stream)
 
     # Versions
 
     async def negotiate(self, timeout_s: float = REQUEST_SECONDS) -> None:
-        """Asks which APIs are served. A broker that is older than our newest ApiVersions says so in version 0."""
+        """Fetches the supported versions. A broker that does not know our newest ApiVersions responds in version 0."""
         version = API_VERSIONS.versions[-1]
         software = {"client_software_name": SOFTWARE, "client_software_version": "1"}
         response = await self._exchange(API_VERSIONS, version, software, timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            ranges = {each.api_key: each.max_version for each in response.api_keys}
-            version = min(ranges.get(API_VERSIONS.key, 0), version - 1)
+            max_versions = {served.api_key: served.max_version for served in response.api_keys}
+            version = min(max_versions.get(API_VERSIONS.key, 0), version - 1)
             response = await self._exchange(API_VERSIONS, max(version, 0), software, timeout_s)
         if response.error_code != ErrorCode.NONE:
             await self.aclose()
-            raise PeerError(f"{self.address} refuses to say what it serves: error code {response.error_code}")
-        self.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+            raise PeerError(f"ApiVersions request to {self.address} failed: error code {response.error_code}")
+        self.versions = {served.api_key: (served.min_version, served.max_version) for served in response.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
 
-    def serves(self, asked: Api, *, at_least: int = 0) -> bool:
-        return self._common_version(asked, at_least, None) is not None
+    def serves(self, api: Api, *, at_least: int = 0) -> bool:
+        return self._common_version(api, at_least, None) is not None
 
-    def version_of(self, asked: Api, *, at_least: int = 0, at_most: int | None = None) -> int:
-        """The highest version that both sides know."""
-        version = self._common_version(asked, at_least, at_most)
+    def version_of(self, api: Api, *, at_least: int = 0, at_most: int | None = None) -> int:
+        """Returns the highest version that both sides support. Raises NotServed if there is none."""
+        version = self._common_version(api, at_least, at_most)
         if version is None:
-            raise NotServed(f"the broker at {self.address} does not serve {asked.name}, or no version that we know")
+            raise NotServed(f"The broker at {self.address} does not support {api.name} in any version known to kbroker")
         return version
 
-    def _common_version(self, asked: Api, at_least: int, at_most: int | None) -> int | None:
-        if asked.key not in self.versions:
+    def _common_version(self, api: Api, at_least: int, at_most: int | None) -> int | None:
+        if api.key not in self.versions:
             return None
-        first, last = self.versions[asked.key]
-        ours = asked.versions
+        first, last = self.versions[api.key]
+        ours = api.versions
         lowest = max(first, ours[0], at_least)
         highest = min(last, ours[-1], ours[-1] if at_most is None else at_most)
         return highest if lowest <= highest else None
 
     # Requests
 
-    async def ask(
+    async def send(
         self,
-        asked: Api,
+        api: Api,
         /,
         *,
         at_least: int = 0,
@@ -116,13 +121,16 @@ class Connection:
         timeout_s: float = REQUEST_SECONDS,
         **members: Any,
     ) -> Any:
-        """The answer, in the highest version that both sides know. Members that the version lacks are left out."""
-        version = self.version_of(asked, at_least=at_least, at_most=at_most)
-        return await self._exchange(asked, version, members, timeout_s)
+        """Sends a request in the highest common version and returns the response.
 
-    async def tell(
+        Skips members that the version lacks.
+        """
+        version = self.version_of(api, at_least=at_least, at_most=at_most)
+        return await self._exchange(api, version, members, timeout_s)
+
+    async def send_oneway(
         self,
-        asked: Api,
+        api: Api,
         /,
         *,
         at_least: int = 0,
@@ -130,27 +138,29 @@ class Connection:
         timeout_s: float = REQUEST_SECONDS,
         **members: Any,
     ) -> None:
-        """For the one request that has no answer: Produce with acks=0."""
-        version = self.version_of(asked, at_least=at_least, at_most=at_most)
+        """Sends a request that has no response: Produce with acks=0."""
+        version = self.version_of(api, at_least=at_least, at_most=at_most)
         with self._ending_on_failure(timeout_s):
             async with self._sending:
-                await self._stream.send_all(self._encode(asked, version, members))
+                await self._stream.send_all(self._encode(api, version, members))
 
-    async def _exchange(self, asked: Api, version: int, members: dict[str, Any], timeout_s: float) -> Any:
+    async def _exchange(self, api: Api, version: int, members: dict[str, Any], timeout_s: float) -> Any:
         turn = trio.Event()
         try:
             with self._ending_on_failure(timeout_s):
                 async with self._sending:
                     self._check_open()
-                    frame = self._encode(asked, version, members)
+                    frame = self._encode(api, version, members)
                     correlation_id = self._correlation_id
+                    # Turns are assigned under the send lock, so their order is the order of the requests on the wire.
                     before, self._last_turn = self._last_turn, turn
                     await self._stream.send_all(frame)
                 if before is not None:
                     await before.wait()
                 self._check_open()
-                return self._decode(asked, version, correlation_id, await self._receive_frame())
+                return self._decode(api, version, correlation_id, await self._receive_frame())
         finally:
+            # After a failure too: the next caller then finds the connection closed instead of waiting forever.
             turn.set()
 
     def _check_open(self) -> None:
@@ -164,8 +174,9 @@ class Connection:
                 self._check_open()
                 yield
         except trio.TooSlowError:
-            self._fail(f"{self.address} does not answer within {timeout_s:g} s")
-            raise ConnectionFailed(self.address, f"{self.address} does not answer within {timeout_s:g} s") from None
+            reason = f"Timed out after {timeout_s:g} s waiting for a response from {self.address}"
+            self._fail(reason)
+            raise ConnectionFailed(self.address, reason) from None
         except (trio.BrokenResourceError, trio.ClosedResourceError) as failure:
             self._fail(f"{self.address} closed the connection")
             raise ConnectionFailed(self.address, f"{self.address} closed the connection") from failure
@@ -176,47 +187,49 @@ class Connection:
             self._fail(str(failure))
             raise
         except trio.Cancelled:
-            self._fail(f"the connection to {self.address} was given up")
+            self._fail(f"A request to {self.address} was cancelled, and its connection was closed")
             raise
 
     def _fail(self, reason: str) -> None:
         if self._failure is None:
             self._failure = reason
 
-    def _encode(self, asked: Api, version: int, members: dict[str, Any]) -> bytes:
+    def _encode(self, api: Api, version: int, members: dict[str, Any]) -> bytes:
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         header = REQUEST_HEADER(
-            request_api_key=asked.key,
+            request_api_key=api.key,
             request_api_version=version,
             correlation_id=self._correlation_id,
             client_id=self._client_id,
         )
         parts: list[Any] = [b""]
-        codec(REQUEST_HEADER, asked.request_header_version(version)).encode(header, parts)
-        codec(asked.request, version).encode(asked.request(**members), parts)
+        codec(REQUEST_HEADER, api.request_header_version(version)).encode(header, parts)
+        codec(api.request, version).encode(api.request(**members), parts)
         parts[0] = _LENGTH.pack(sum(map(len, parts)))
         return b"".join(parts)
 
-    def _decode(self, asked: Api, version: int, correlation_id: int, frame: bytes) -> Any:
+    def _decode(self, api: Api, version: int, correlation_id: int, frame: bytes) -> Any:
         try:
-            header, position = codec(RESPONSE_HEADER, asked.response_header_version(version)).decode(frame)
+            header, position = codec(RESPONSE_HEADER, api.response_header_version(version)).decode(frame)
             if header.correlation_id != correlation_id:
-                raise PeerError(f"answer {header.correlation_id} where {correlation_id} is due")
-            if asked is API_VERSIONS and _begins_with_unsupported_version(frame):
+                raise PeerError(f"correlation id {header.correlation_id} instead of {correlation_id}")
+            if api is API_VERSIONS and _begins_with_unsupported_version(frame):
                 version = 0
-            response, end = codec(asked.response, version).decode(frame, position)
+            response, end = codec(api.response, version).decode(frame, position)
             if end != len(frame):
-                raise PeerError(f"{len(frame) - end} bytes are left behind the answer")
+                raise PeerError(f"{len(frame) - end} bytes left after the response")
         except PeerError as failure:
-            raise PeerError(f"{self.address} answers {asked.name} with nonsense: {failure}") from None
+            raise PeerError(f"{self.address} sent an invalid {api.name} response: {failure}") from None
         return response
 
     async def _receive_frame(self) -> bytes:
         received = self._received
         await self._fill(_LENGTH.size)
         (size,) = _LENGTH.unpack_from(received)
-        if not _CORRELATION_SIZE <= size <= self._max_answer_bytes:
-            raise PeerError(f"{self.address} does not speak Kafka's protocol: it announces an answer of {size} bytes")
+        if not _CORRELATION_SIZE <= size <= self._max_response_bytes:
+            raise PeerError(
+                f"{self.address} does not speak the Kafka protocol: it announced a response of {size} bytes"
+            )
         end = _LENGTH.size + size
         await self._fill(end)
         frame = bytes(memoryview(received)[_LENGTH.size : end])
@@ -224,7 +237,10 @@ class Connection:
         return frame
 
     async def _fill(self, size: int) -> None:
-        """Memory follows the bytes that arrive, never what a length claims."""
+        """Reads until `size` bytes are buffered.
+
+        Allocates memory only for bytes that have arrived, not for the claimed length.
+        """
         received = self._received
         while len(received) < size:
             data = await self._stream.receive_some(_READ_SIZE)
@@ -245,15 +261,15 @@ async def connect(
     *,
     client_id: str = SOFTWARE,
     timeout_s: float = CONNECT_SECONDS,
-    max_answer_bytes: int = MAX_ANSWER_BYTES,
-) -> Connection:
-    """A connection that knows what its broker serves. Close it with `aclose`."""
+    max_response_bytes: int = MAX_RESPONSE_BYTES,
+) -> BrokerConnection:
+    """Connects and negotiates versions. The caller closes the connection with `aclose`."""
     try:
         with trio.fail_after(timeout_s):
             stream = await trio.open_tcp_stream(address.host, address.port)
     except (OSError, trio.TooSlowError) as failure:
-        raise ConnectionFailed(address, f"nobody answers at {address}{_detail(failure)}") from None
-    connection = Connection(stream, address, client_id=client_id, max_answer_bytes=max_answer_bytes)
+        raise CouldNotConnect(address, _detail(failure)) from None
+    connection = BrokerConnection(stream, address, client_id=client_id, max_response_bytes=max_response_bytes)
     try:
         await connection.negotiate(timeout_s)
     except BaseException:
@@ -263,10 +279,10 @@ async def connect(
 
 
 def _detail(failure: Exception) -> str:
-    """What the system said, where it is more than that nobody listens."""
+    """Returns the reason to show with the address, or "" if the address itself says enough."""
     import socket
 
-    return " (its name is not known)" if isinstance(failure, socket.gaierror) else ""
+    return " (unknown host)" if isinstance(failure, socket.gaierror) else ""
 
 
 @asynccontextmanager
@@ -275,9 +291,9 @@ async def open_connection(
     *,
     client_id: str = SOFTWARE,
     timeout_s: float = CONNECT_SECONDS,
-    max_answer_bytes: int = MAX_ANSWER_BYTES,
-) -> AsyncIterator[Connection]:
-    connection = await connect(address, client_id=client_id, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes)
+    max_response_bytes: int = MAX_RESPONSE_BYTES,
+) -> AsyncIterator[BrokerConnection]:
+    connection = await connect(address, client_id=client_id, timeout_s=timeout_s, max_response_bytes=max_response_bytes)
     try:
         yield connection
     finally:

@@ -1,7 +1,7 @@
-"""Reads the records of one topic from given offsets on, from all leaders at a time.
+"""Consumer of one topic: reads records from given offsets on, from all leaders in parallel.
 
-Never joins a group and never commits: the caller knows how far it has come by `positions`. What belongs to aborted
-transactions is left out when only committed records are wanted.
+Never joins a group and never commits offsets; callers read their progress from `positions`. With `read_committed`,
+records of aborted transactions are skipped.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from kbroker.client.cluster import Answer, Cluster, Topic
-from kbroker.client.connection import REQUEST_SECONDS, Connection
+from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
+from kbroker.client.connection import REQUEST_SECONDS, BrokerConnection
 from kbroker.errors import PeerError
 from kbroker.protocol.legacy_message_set import iter_message_records
 from kbroker.protocol.record_batch import MAGIC_POSITION, BatchHeader, InvalidBatch, iter_headers
@@ -34,7 +34,7 @@ class FetchedPartition(NamedTuple):
     records: list[Record]
     high_watermark: int
     next_offset: int
-    """Where the next fetch begins: behind control records and gaps too."""
+    """Start offset of the next fetch. Skips control records and gaps."""
 
 
 class Consumer:
@@ -50,7 +50,7 @@ class Consumer:
         partition_bytes: int = PARTITION_BYTES,
     ) -> None:
         self.positions = dict(positions)
-        """Partition -> the next offset to read. A partition that is taken out is no longer fetched."""
+        """Partition -> next offset to read. Remove a partition to stop fetching it."""
         self._cluster = cluster
         self._topic = topic
         self._read_committed = read_committed
@@ -59,29 +59,28 @@ class Consumer:
         self._partition_bytes = partition_bytes
 
     async def poll(self) -> list[FetchedPartition]:
-        """What came, partitions with nothing new left out; waits at most `max_wait_ms` for it.
-
-        With several leaders it waits for all of them.
-        """
+        """Fetches once and returns the partitions with new records. Waits up to `max_wait_ms`, for all leaders."""
         if not self.positions:
             return []
-        answers = await self._cluster.ask_leaders(self._topic, dict(self.positions), self._fetch)
+        responses = await self._cluster.send_to_leaders(self._topic, dict(self.positions), self._fetch)
         fetched = []
-        for index, answer in sorted(answers.items()):
-            found = self._read(index, answer)
+        for index, response in sorted(responses.items()):
+            found = self._read(index, response)
             if found is not None:
                 self.positions[index] = found.next_offset
                 fetched.append(found)
         return fetched
 
-    async def _fetch(self, connection: Connection, topic: Topic, offsets: Mapping[int, int]) -> dict[int, Answer]:
+    async def _fetch(
+        self, connection: BrokerConnection, topic: TopicInfo, offsets: Mapping[int, int]
+    ) -> dict[int, BrokerResponse]:
         from kbroker.protocol.messages.fetch import FetchPartition, FetchTopic
 
         partitions = [
             FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=self._partition_bytes)
             for index, offset in offsets.items()
         ]
-        response = await connection.ask(
+        response = await connection.send(
             FETCH,
             at_least=_FIRST_WITH_MAGIC_2,
             at_most=None if topic.has_id else _LAST_WITH_NAMES,
@@ -93,56 +92,61 @@ class Consumer:
             topics=[FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=partitions)],
         )
         if response.error_code:
-            return {index: Answer(response.error_code, None) for index in offsets}
+            return {index: BrokerResponse(response.error_code, None) for index in offsets}
         return {
-            each.partition_index: Answer(each.error_code, each)
-            for answered in response.responses
-            for each in answered.partitions
+            partition.partition_index: BrokerResponse(partition.error_code, partition)
+            for topic_response in response.responses
+            for partition in topic_response.partitions
         }
 
-    def _read(self, index: int, answer: Any) -> FetchedPartition | None:
-        data = bytes(answer.records or b"")
+    def _read(self, index: int, response: Any) -> FetchedPartition | None:
+        data = bytes(response.records or b"")
         start = self.positions[index]
         try:
             if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < 2:
-                records = [each for each in iter_message_records(data) if each.offset >= start]
+                records = [record for record in iter_message_records(data) if record.offset >= start]
                 next_offset = records[-1].offset + 1 if records else start
             else:
-                records, next_offset = self._read_batches(data, start, answer.aborted_transactions)
+                records, next_offset = self._read_batches(data, start, response.aborted_transactions)
         except InvalidBatch as problem:
             raise PeerError(f"partition {index} of topic {self._topic} at offset {start}: {problem}") from None
         if next_offset == start:
             return None
-        return FetchedPartition(index, records, answer.high_watermark, next_offset)
+        return FetchedPartition(index, records, response.high_watermark, next_offset)
 
     def _read_batches(self, data: bytes, start: int, aborted: Any) -> tuple[list[Record], int]:
         batches = iter_headers(data)
         if self._read_committed and aborted:
-            batches = committed_only(data, [(each.producer_id, each.first_offset) for each in aborted])
+            batches = committed_only(
+                data, [(transaction.producer_id, transaction.first_offset) for transaction in aborted]
+            )
         last_offsets = [header.last_offset for _position, header in iter_headers(data)]
         if not last_offsets:
-            if data:  # a batch larger than we asked for, cut off: ask for more
+            if data:  # The first batch is larger than the limit and was cut off: raise the limit for the next fetch.
                 self._partition_bytes = min(2 * self._partition_bytes, self._max_bytes)
             return [], start
         next_offset = last_offsets[-1] + 1
         if next_offset <= start:
-            raise PeerError(f"partition data that ends before offset {start}, which was asked for")
+            raise PeerError(f"The response ends before the requested offset {start}")
         records: list[Record] = []
         for position, header in batches:
             if not header.is_control and header.last_offset >= start:
-                records += [each for each in iter_records(data, position) if each.offset >= start]
+                records += [record for record in iter_records(data, position) if record.offset >= start]
         return records, next_offset
 
 
 def committed_only(data: bytes, aborted: list[tuple[int, int]]) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches that no aborted transaction owns. `aborted`: producer id and first offset of each."""
-    waiting = sorted(aborted, key=lambda each: each[1], reverse=True)
+    """Yields the batches that are not part of an aborted transaction.
+
+    `aborted` has the producer id and the first offset of each aborted transaction.
+    """
+    waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()
     for position, header in iter_headers(data):
         while waiting and waiting[-1][1] <= header.last_offset:
             aborting.add(waiting.pop()[0])
         if header.is_control:
-            if any(read_control_type(each) == ControlType.ABORT for each in iter_records(data, position)):
+            if any(read_control_type(record) == ControlType.ABORT for record in iter_records(data, position)):
                 aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborting):
             yield position, header

@@ -1,6 +1,6 @@
-"""What can go wrong for a client, each in one line that a person can act on.
+"""Errors of the client, each with a one-line message for the user.
 
-A peer that breaks the rules of the wire is a PeerError instead; everything here is an answer, or the lack of one.
+They mean that a broker responded with an error, or did not respond. A peer that violates the protocol is a PeerError.
 """
 
 from __future__ import annotations
@@ -8,11 +8,19 @@ from __future__ import annotations
 from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode
 
-__all__ = ["BrokerRefusal", "ConnectionFailed", "NoSuchGroup", "NoSuchTopic", "NotServed", "error_code"]
+__all__ = [
+    "BrokerRefusal",
+    "ConnectionFailed",
+    "CouldNotConnect",
+    "NoSuchGroup",
+    "NoSuchTopic",
+    "NotServed",
+    "error_code",
+]
 
 
 def error_code(number: int) -> ErrorCode:
-    """A code of a release newer than ours is an unknown error, not a crash."""
+    """Returns UNKNOWN_SERVER_ERROR for codes that were added after Kafka 4.1."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -20,19 +28,26 @@ def error_code(number: int) -> ErrorCode:
 
 
 class ConnectionFailed(UserError):
-    """Nobody answers, or no longer; another try may succeed."""
+    """The broker cannot be reached, or the connection broke. A retry may succeed."""
 
     def __init__(self, address: object, reason: str) -> None:
         super().__init__(reason)
         self.address = address
 
 
+class CouldNotConnect(ConnectionFailed):
+    """No TCP connection to the address: unknown host, refused, or timed out."""
+
+    def __init__(self, address: object, detail: str = "") -> None:
+        super().__init__(address, f"Could not connect to {address}{detail}")
+
+
 class NotServed(UserError):
-    """The broker does not serve an API, or no version of it that we know."""
+    """The broker does not support an API, or only in versions that this client does not know."""
 
 
 class BrokerRefusal(UserError):
-    """The broker's answer is an error code."""
+    """The broker responded with an error code."""
 
     def __init__(self, code: int, subject: str, message: str | None = None) -> None:
         self.code = error_code(code)
@@ -42,11 +57,11 @@ class BrokerRefusal(UserError):
 
 class NoSuchTopic(BrokerRefusal):
     def __init__(self, topic: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "there is no such topic")
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "the topic does not exist")
         self.topic = topic
 
 
 class NoSuchGroup(BrokerRefusal):
     def __init__(self, group: str) -> None:
-        super().__init__(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group}", "there is no such group")
+        super().__init__(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group}", "the group does not exist")
         self.group = group

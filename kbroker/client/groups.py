@@ -1,4 +1,4 @@
-"""Groups as an administrator sees them: listed over all brokers, described by their coordinator, deleted."""
+"""Admin operations on groups: lists the groups of all brokers, describes and deletes groups at their coordinators."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.client.address import Address
 from kbroker.client.cluster import NO_LEADER, Cluster
-from kbroker.client.connection import Connection
-from kbroker.client.coordinator import ask_coordinator
+from kbroker.client.connection import BrokerConnection
+from kbroker.client.coordinator import send_to_coordinator
 from kbroker.client.failures import BrokerRefusal, NoSuchGroup, NotServed
 from kbroker.errors import PeerError, UserError
 from kbroker.protocol.compiler.load import codec
@@ -34,12 +34,12 @@ CONSUMER_GROUP_DESCRIBE: Final = api(69)
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-"""As a type: groups of KIP-848. As a protocol type of classic groups: consumers, whose assignments can be read."""
+"""A group type (KIP-848), and the protocol type of classic consumer groups, whose assignments can be decoded."""
 
 _VERSION_SIZE: Final = 2
 _DEAD: Final = "Dead"
 
-Assignment = Mapping[str, tuple[int, ...]]
+MemberAssignment = Mapping[str, tuple[int, ...]]
 """Topic -> partitions."""
 
 
@@ -47,8 +47,9 @@ class ListedGroup(NamedTuple):
     group_id: str
     protocol_type: str
     state: str | None
-    """None, as the type, where the broker is too old to say."""
+    """None if the broker is too old to return it."""
     group_type: str | None
+    """None if the broker is too old to return it."""
 
 
 class GroupMember(NamedTuple):
@@ -56,8 +57,8 @@ class GroupMember(NamedTuple):
     instance_id: str | None
     client_id: str
     client_host: str
-    assignment: Assignment | None
-    """None where only the members know what its bytes mean."""
+    assignment: MemberAssignment | None
+    """None if the members are not consumers: only they can decode the assignment."""
 
 
 class GroupDescription(NamedTuple):
@@ -67,46 +68,52 @@ class GroupDescription(NamedTuple):
     state: str
     assignor: str
     epoch: int | None
-    """Of a consumer group; a classic one does not tell its generation."""
+    """Group epoch of a consumer group; None for a classic group, whose generation DescribeGroups does not return."""
     members: tuple[GroupMember, ...]
     coordinator_id: int
     coordinator: Address
 
 
 async def list_groups(cluster: Cluster, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
-    """Of all brokers, sorted by name; the filters take any case. What an old broker cannot say is not filtered out."""
-    wanted_states, wanted_types = ({each.lower() for each in filters} for filters in (states, types))
+    """Lists the groups of all brokers, sorted by id.
+
+    Filters ignore case, and keep groups whose state or type is unknown.
+    """
+    wanted_states, wanted_types = ({word.lower() for word in filters} for filters in (states, types))
     await cluster.refresh([])
     found: dict[str, ListedGroup] = {}
     for node_id in cluster.brokers:
-        for each in await _list_groups_of(cluster, node_id):
-            found[each.group_id] = each
+        for group in await _list_groups_of(cluster, node_id):
+            found[group.group_id] = group
     return [
-        each
-        for _, each in sorted(found.items())
-        if (not wanted_states or each.state is None or each.state.lower() in wanted_states)
-        and (not wanted_types or each.group_type is None or each.group_type.lower() in wanted_types)
+        group
+        for _, group in sorted(found.items())
+        if (not wanted_states or group.state is None or group.state.lower() in wanted_states)
+        and (not wanted_types or group.group_type is None or group.group_type.lower() in wanted_types)
     ]
 
 
 async def _list_groups_of(cluster: Cluster, node_id: int) -> list[ListedGroup]:
-    patience = cluster.patience()
+    backoff = cluster.backoff()
     while True:
         connection = await cluster.broker_connection(node_id)
-        response = await connection.ask(LIST_GROUPS)
+        response = await connection.send(LIST_GROUPS)
         if response.error_code == ErrorCode.NONE:
             return [
-                ListedGroup(each.group_id, each.protocol_type, each.group_state or None, each.group_type or None)
-                for each in response.groups
+                ListedGroup(group.group_id, group.protocol_type, group.group_state or None, group.group_type or None)
+                for group in response.groups
             ]
-        refusal = BrokerRefusal(response.error_code, f"the groups of broker {node_id}")
+        refusal = BrokerRefusal(response.error_code, f"groups of broker {node_id}")
         if not refusal.code.retriable:
             raise refusal
-        await patience.pause(refusal)
+        await backoff.pause(refusal)
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
-    """Whatever its protocol: asked as a consumer group first, for a classic one is no error but another answer."""
+    """Describes a group of either protocol.
+
+    Asks ConsumerGroupDescribe first: before v6, DescribeGroups answers for a KIP-848 group without an error, as Dead.
+    """
     try:
         return await _describe_consumer_group(cluster, group)
     except (NoSuchGroup, NotServed):
@@ -114,27 +121,27 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
     try:
         return await _describe_classic_group(cluster, group)
     except NoSuchGroup:
-        for each in await list_groups(cluster):
-            if each.group_id == group and each.group_type not in (CLASSIC, CONSUMER, None):
+        for listed in await list_groups(cluster):
+            if listed.group_id == group and listed.group_type not in (CLASSIC, CONSUMER, None):
                 raise UserError(
-                    f"{group} is a {each.group_type} group: only consumer groups are handled here"
+                    f"Group '{group}' is a {listed.group_type} group. Only classic and consumer groups are supported."
                 ) from None
         raise
 
 
 async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescription:
-    async def ask(connection: Connection) -> tuple[int, GroupDescription]:
-        response = await connection.ask(CONSUMER_GROUP_DESCRIBE, group_ids=[group])
+    async def send(connection: BrokerConnection) -> tuple[int, GroupDescription]:
+        response = await connection.send(CONSUMER_GROUP_DESCRIBE, group_ids=[group])
         (found,) = response.groups
         members = (
             GroupMember(
-                each.member_id,
-                each.instance_id,
-                each.client_id,
-                each.client_host,
-                {topic.topic_name: tuple(sorted(topic.partitions)) for topic in each.assignment.topic_partitions},
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                {topic.topic_name: tuple(sorted(topic.partitions)) for topic in member.assignment.topic_partitions},
             )
-            for each in found.members
+            for member in found.members
         )
         return found.error_code, GroupDescription(
             group,
@@ -148,26 +155,26 @@ async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescrip
             connection.address,
         )
 
-    described: GroupDescription = await ask_coordinator(cluster, group, ask)
+    described: GroupDescription = await send_to_coordinator(cluster, group, send)
     return described
 
 
 async def _describe_classic_group(cluster: Cluster, group: str) -> GroupDescription:
-    async def ask(connection: Connection) -> tuple[int, GroupDescription]:
-        response = await connection.ask(DESCRIBE_GROUPS, groups=[group])
+    async def send(connection: BrokerConnection) -> tuple[int, GroupDescription]:
+        response = await connection.send(DESCRIBE_GROUPS, groups=[group])
         (found,) = response.groups
         is_readable = found.protocol_type == CONSUMER
         members = (
             GroupMember(
-                each.member_id,
-                each.group_instance_id,
-                each.client_id,
-                each.client_host,
-                _read_assignment(bytes(each.member_assignment)) if is_readable else None,
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                _read_assignment(bytes(member.member_assignment)) if is_readable else None,
             )
-            for each in found.members
+            for member in found.members
         )
-        # Before v6 a group that is not there is dead.
+        # Before v6, the state of a group that does not exist is Dead, without an error.
         is_absent = found.error_code == ErrorCode.NONE and found.group_state == _DEAD
         return ErrorCode.GROUP_ID_NOT_FOUND if is_absent else found.error_code, GroupDescription(
             group,
@@ -181,32 +188,35 @@ async def _describe_classic_group(cluster: Cluster, group: str) -> GroupDescript
             connection.address,
         )
 
-    described: GroupDescription = await ask_coordinator(cluster, group, ask)
+    described: GroupDescription = await send_to_coordinator(cluster, group, send)
     return described
 
 
-def _read_assignment(assignment: bytes) -> Assignment | None:
-    """What consumers tell each other; empty while they have not agreed yet."""
+def _read_assignment(assignment: bytes) -> MemberAssignment | None:
+    """Decodes the assignment of a consumer.
+
+    Returns {} before the first rebalance ends, and None if it cannot be decoded.
+    """
     if not assignment:
         return {}
     try:
-        # Every later version only adds at the end.
+        # Later versions only add fields at the end.
         decoded: Any = codec(ASSIGNMENT, 0).decode(assignment, _VERSION_SIZE)[0]
     except PeerError:
         return None
-    return {each.topic: tuple(sorted(each.partitions)) for each in decoded.assigned_partitions}
+    return {topic.topic: tuple(sorted(topic.partitions)) for topic in decoded.assigned_partitions}
 
 
 def _id_of(cluster: Cluster, address: Address) -> int:
-    return next((each.node_id for each in cluster.brokers.values() if each.address == address), NO_LEADER)
+    return next((broker.node_id for broker in cluster.brokers.values() if broker.address == address), NO_LEADER)
 
 
 async def delete_group(cluster: Cluster, group: str) -> None:
-    """With all its offsets; only while it has no members."""
+    """Deletes a group and its committed offsets. Raises BrokerRefusal if the group has active members."""
 
-    async def ask(connection: Connection) -> tuple[int, None]:
-        response = await connection.ask(DELETE_GROUPS, groups_names=[group])
+    async def send(connection: BrokerConnection) -> tuple[int, None]:
+        response = await connection.send(DELETE_GROUPS, groups_names=[group])
         (result,) = response.results
         return result.error_code, None
 
-    await ask_coordinator(cluster, group, ask)
+    await send_to_coordinator(cluster, group, send)

@@ -1,13 +1,13 @@
-"""ListOffsets, OffsetFetch and OffsetCommit: where partitions begin and end, and how far a group has come."""
+"""ListOffsets, OffsetFetch and OffsetCommit: offsets of partitions, and committed offsets of groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from kbroker.client.cluster import Answer, Cluster, Topic
-from kbroker.client.connection import Connection
-from kbroker.client.coordinator import ask_coordinator
+from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
+from kbroker.client.connection import BrokerConnection
+from kbroker.client.coordinator import send_to_coordinator
 from kbroker.protocol.registry import api
 
 __all__ = [
@@ -15,9 +15,9 @@ __all__ = [
     "LATEST",
     "MAX_TIMESTAMP",
     "NO_OFFSET",
-    "CommittedOffset",
+    "CommittedOffsets",
     "FoundOffset",
-    "GroupOffsets",
+    "GroupOffset",
     "commit_group_offsets",
     "commit_offsets",
     "committed_offsets",
@@ -40,21 +40,26 @@ _FIRST_WITH_MAX_TIMESTAMP: Final = 7
 
 class FoundOffset(NamedTuple):
     offset: int
-    """NO_OFFSET where no record is that young."""
+    """NO_OFFSET if no record has this timestamp or a later one."""
     timestamp: int
 
 
 async def list_offsets(
     cluster: Cluster, topic: str, timestamps: Mapping[int, int], *, read_committed: bool = False
 ) -> dict[int, FoundOffset]:
-    """Partition -> the first offset at or after its timestamp, or what EARLIEST, LATEST, MAX_TIMESTAMP stand for."""
+    """Returns partition -> first offset whose timestamp is at or after the given one.
+
+    EARLIEST, LATEST and MAX_TIMESTAMP are accepted in place of a timestamp.
+    """
     from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
 
     at_least = _FIRST_WITH_MAX_TIMESTAMP if MAX_TIMESTAMP in timestamps.values() else 1
 
-    async def ask(connection: Connection, _topic: Topic, wanted: Mapping[int, int]) -> dict[int, Answer]:
+    async def send(
+        connection: BrokerConnection, _topic: TopicInfo, wanted: Mapping[int, int]
+    ) -> dict[int, BrokerResponse]:
         partitions = [ListOffsetsPartition(partition_index=index, timestamp=time) for index, time in wanted.items()]
-        response = await connection.ask(
+        response = await connection.send(
             LIST_OFFSETS,
             at_least=at_least,
             replica_id=_CONSUMER,
@@ -63,38 +68,40 @@ async def list_offsets(
             timeout_ms=30_000,
         )
         return {
-            each.partition_index: Answer(each.error_code, FoundOffset(each.offset, each.timestamp))
-            for answered in response.topics
-            for each in answered.partitions
+            partition.partition_index: BrokerResponse(
+                partition.error_code, FoundOffset(partition.offset, partition.timestamp)
+            )
+            for topic_response in response.topics
+            for partition in topic_response.partitions
         }
 
-    return await cluster.ask_leaders(topic, timestamps, ask)
+    return await cluster.send_to_leaders(topic, timestamps, send)
 
 
-class CommittedOffset(NamedTuple):
+class GroupOffset(NamedTuple):
     offset: int
     metadata: str = ""
-    """What the committer wrote beside it."""
+    """Text that the client committed with the offset."""
 
 
-GroupOffsets = Mapping[str, Mapping[int, CommittedOffset]]
-"""Topic -> partition -> how far a group has come there."""
+CommittedOffsets = Mapping[str, Mapping[int, GroupOffset]]
+"""Topic -> partition -> committed offset."""
 
 
-async def group_offsets(cluster: Cluster, group: str) -> dict[str, dict[int, CommittedOffset]]:
-    """Everything that the group has committed; nothing where there is no such group."""
+async def group_offsets(cluster: Cluster, group: str) -> dict[str, dict[int, GroupOffset]]:
+    """Returns all committed offsets of a group; {} if the group does not exist."""
     return await _fetch_offsets(cluster, group, None)
 
 
 async def committed_offsets(cluster: Cluster, group: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """Partition -> the group's offset; those that it has none for are left out."""
+    """Returns partition -> committed offset. Partitions without a committed offset are left out."""
     found = await _fetch_offsets(cluster, group, {topic: list(partitions)})
     return {index: committed.offset for index, committed in found.get(topic, {}).items()}
 
 
 async def _fetch_offsets(
     cluster: Cluster, group: str, wanted: Mapping[str, list[int]] | None
-) -> dict[str, dict[int, CommittedOffset]]:
+) -> dict[str, dict[int, GroupOffset]]:
     from kbroker.protocol.messages import offset_fetch
 
     def named(kind: Callable[..., Any]) -> list[Any] | None:
@@ -102,8 +109,8 @@ async def _fetch_offsets(
             return None
         return [kind(name=name, partition_indexes=indexes) for name, indexes in wanted.items()]
 
-    async def ask(connection: Connection) -> tuple[int, dict[str, dict[int, CommittedOffset]]]:
-        response = await connection.ask(
+    async def send(connection: BrokerConnection) -> tuple[int, dict[str, dict[int, GroupOffset]]]:
+        response = await connection.send(
             OFFSET_FETCH,
             at_least=2,
             at_most=9,
@@ -115,30 +122,33 @@ async def _fetch_offsets(
                 )
             ],
         )
-        answered = response.groups[0] if response.groups else response
-        codes = (each.error_code for topic in answered.topics for each in topic.partitions)
-        return answered.error_code or next((code for code in codes if code), 0), {
+        found = response.groups[0] if response.groups else response
+        codes = (partition.error_code for topic in found.topics for partition in topic.partitions)
+        return found.error_code or next((code for code in codes if code), 0), {
             topic.name: {
-                each.partition_index: CommittedOffset(each.committed_offset, each.metadata or "")
-                for each in topic.partitions
-                if each.committed_offset != NO_OFFSET
+                partition.partition_index: GroupOffset(partition.committed_offset, partition.metadata or "")
+                for partition in topic.partitions
+                if partition.committed_offset != NO_OFFSET
             }
-            for topic in answered.topics
+            for topic in found.topics
         }
 
-    offsets: dict[str, dict[int, CommittedOffset]] = await ask_coordinator(cluster, group, ask)
+    offsets: dict[str, dict[int, GroupOffset]] = await send_to_coordinator(cluster, group, send)
     return offsets
 
 
 async def commit_offsets(cluster: Cluster, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """As somebody who is no member: allowed while the group has none."""
+    """Commits offsets without joining the group. Raises BrokerRefusal if the group has active members."""
     await commit_group_offsets(
-        cluster, group, {topic: {index: CommittedOffset(offset) for index, offset in offsets.items()}}
+        cluster, group, {topic: {index: GroupOffset(offset) for index, offset in offsets.items()}}
     )
 
 
-async def commit_group_offsets(cluster: Cluster, group: str, offsets: GroupOffsets) -> None:
-    """All in one request, as somebody who is no member: allowed while the group has none."""
+async def commit_group_offsets(cluster: Cluster, group: str, offsets: CommittedOffsets) -> None:
+    """Commits offsets of several topics in one request, without joining the group.
+
+    Raises BrokerRefusal if the group has active members.
+    """
     from kbroker.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 
     topics = [
@@ -146,18 +156,18 @@ async def commit_group_offsets(cluster: Cluster, group: str, offsets: GroupOffse
             name=name,
             partitions=[
                 OffsetCommitRequestPartition(
-                    partition_index=index, committed_offset=each.offset, committed_metadata=each.metadata
+                    partition_index=index, committed_offset=committed.offset, committed_metadata=committed.metadata
                 )
-                for index, each in partitions.items()
+                for index, committed in partitions.items()
             ],
         )
         for name, partitions in offsets.items()
     ]
 
-    async def ask(connection: Connection) -> tuple[int, None]:
-        # Up to v9: later ones name topics by id.
-        response = await connection.ask(OFFSET_COMMIT, at_least=2, at_most=9, group_id=group, topics=topics)
-        codes = (each.error_code for answer in response.topics for each in answer.partitions)
+    async def send(connection: BrokerConnection) -> tuple[int, None]:
+        # Later versions name topics by id.
+        response = await connection.send(OFFSET_COMMIT, at_least=2, at_most=9, group_id=group, topics=topics)
+        codes = (partition.error_code for topic in response.topics for partition in topic.partitions)
         return next((code for code in codes if code), 0), None
 
-    await ask_coordinator(cluster, group, ask)
+    await send_to_coordinator(cluster, group, send)

@@ -1,28 +1,28 @@
-"""Which partition a key belongs to: Kafka's murmur2, bit for bit, so that all clients agree."""
+"""Partition of a key by Kafka's murmur2 hash, so that all clients choose the same partition."""
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["murmur2", "partition_of_key"]
+__all__ = ["MULTIPLIER", "SEED", "murmur2", "partition_of_key"]
 
-_SEED: Final = 0x9747B28C
-_MULTIPLIER: Final = 0x5BD1E995
+SEED: Final = 0x9747B28C
+MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """32 bits, unsigned."""
+    """Returns the hash as an unsigned 32-bit integer."""
     length = len(data)
-    value = _SEED ^ length
+    value = SEED ^ length
     whole = length & ~3
     for start in range(0, whole, 4):
-        word = int.from_bytes(data[start : start + 4], "little") * _MULTIPLIER & _MASK
-        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
-        value = value * _MULTIPLIER & _MASK ^ word
+        word = int.from_bytes(data[start : start + 4], "little") * MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * MULTIPLIER & _MASK
+        value = value * MULTIPLIER & _MASK ^ word
     if whole < length:
-        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
-    value = (value ^ value >> 13) * _MULTIPLIER & _MASK
+        value = (value ^ int.from_bytes(data[whole:], "little")) * MULTIPLIER & _MASK
+    value = (value ^ value >> 13) * MULTIPLIER & _MASK
     return value ^ value >> 15
 
 

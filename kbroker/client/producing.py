@@ -1,7 +1,7 @@
-"""A producer for one topic: records gathered into one batch for each partition, sent to their leaders together.
+"""Producer for one topic: collects records into one batch for each partition, and sends all batches on flush.
 
-With acks=all it is idempotent where the broker lets it: a batch that is sent again is stored once. Records with a key
-go where Kafka's own clients put them; those without stay on one partition until the next flush.
+With acks=all it is idempotent if the broker supports InitProducerId: a retried batch is stored once. Records with a key
+use Kafka's default partitioner; records without a key use one partition until the next flush.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kbroker.client.cluster import Answer, Cluster, Topic
-from kbroker.client.connection import REQUEST_SECONDS, Connection
+from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
+from kbroker.client.connection import REQUEST_SECONDS, BrokerConnection
 from kbroker.client.failures import BrokerRefusal
 from kbroker.client.partitioning import partition_of_key
 from kbroker.protocol.compression import Codec
@@ -19,14 +19,14 @@ from kbroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_
 from kbroker.protocol.records import Header, Record, build_batch
 from kbroker.protocol.registry import api
 
-__all__ = ["ACKS_ALL", "BATCH_BYTES", "NO_ACKS", "Producer", "Sent"]
+__all__ = ["ACKS_ALL", "BATCH_BYTES", "NO_ACKS", "Producer", "ProducerBatch", "Sent", "send_batches"]
 
 PRODUCE: Final = api(0)
 INIT_PRODUCER_ID: Final = api(22)
 
 ACKS_ALL: Final = -1
 NO_ACKS: Final = 0
-# Well under the 1 MB that a broker takes by default, whatever the codec makes of it.
+# Well below a broker's default message.max.bytes of 1 MiB, even if compression makes the batch larger.
 BATCH_BYTES: Final = 256 * 1024
 
 _LAST_WITH_NAMES: Final = 12
@@ -39,17 +39,17 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 class Sent(NamedTuple):
     partition: int
     base_offset: int
-    """-1 with acks=0: nobody said."""
+    """-1 with acks=0, which has no response."""
     record_count: int
 
 
-class _Batch(NamedTuple):
-    data: bytearray
+class ProducerBatch(NamedTuple):
+    data: bytes | bytearray
     record_count: int
 
 
 class Producer:
-    """`add` until it says that a flush is due, then `flush`."""
+    """Call `add` until it returns True, then `flush`. `start` must be called first."""
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class Producer:
         self._batch_bytes = batch_bytes
         self._may_create = may_create
         self._timeout_ms = timeout_ms
+        self.counts: dict[int, int] = {}
+        """Records that were written to each partition."""
         self._partition_count = 0
         self._keyless_partition = 0
         self._records: dict[int, list[Record]] = {}
@@ -78,7 +80,7 @@ class Producer:
         self._sequences: dict[int, int] = {}
 
     async def start(self) -> None:
-        """Finds the topic, or has it created, and gets a producer id."""
+        """Looks up or creates the topic, and fetches a producer id."""
         topic = await self._cluster.topic(self._topic_name, may_create=self._may_create)
         self._partition_count = len(topic.partitions)
         if self._acks == ACKS_ALL:
@@ -88,16 +90,16 @@ class Producer:
         connection = await self._cluster.any_connection()
         if not connection.serves(INIT_PRODUCER_ID):
             return
-        patience = self._cluster.patience()
+        backoff = self._cluster.backoff()
         while True:
-            response = await connection.ask(INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=60_000)
+            response = await connection.send(INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=60_000)
             if response.error_code == ErrorCode.NONE:
                 self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
                 return
-            refusal = BrokerRefusal(response.error_code, "a producer id")
+            refusal = BrokerRefusal(response.error_code, "producer id")
             if not refusal.code.retriable:
                 raise refusal
-            await patience.pause(refusal)
+            await backoff.pause(refusal)
 
     def add(
         self,
@@ -108,8 +110,11 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int,
     ) -> bool:
-        """True if the batch of its partition is full: flush before more is added."""
-        assert self._partition_count, "start comes first"
+        """Adds a record.
+
+        Returns True if the batch of its partition is full: the caller must flush before adding more.
+        """
+        assert self._partition_count, "call start() first"
         if partition is None:
             partition = self._keyless_partition if key is None else partition_of_key(key, self._partition_count)
         records = self._records.setdefault(partition, [])
@@ -120,18 +125,23 @@ class Producer:
         return size >= self._batch_bytes
 
     async def flush(self) -> list[Sent]:
-        """Sends everything that was added; returns when it is acknowledged as `acks` says."""
+        """Sends all added records and waits for the acknowledgements that `acks` requires."""
         if not self._records:
             return []
-        gathered, self._records, self._sizes = self._records, {}, {}
+        pending, self._records, self._sizes = self._records, {}, {}
         self._keyless_partition = (self._keyless_partition + 1) % self._partition_count
-        batches = {index: self._build(index, records) for index, records in gathered.items()}
-        offsets = await self._cluster.ask_leaders(
-            self._topic_name, batches, self._send_to_leader, may_create=self._may_create
-        )
+        batches = {index: self._build(index, records) for index, records in pending.items()}
+        offsets: dict[int, int] = {}
+        try:
+            await self._cluster.send_to_leaders(
+                self._topic_name, batches, self._send_to_leader, may_create=self._may_create, done=offsets
+            )
+        finally:
+            for index in offsets:
+                self.counts[index] = self.counts.get(index, 0) + batches[index].record_count
         return [Sent(index, offsets[index], batch.record_count) for index, batch in sorted(batches.items())]
 
-    def _build(self, partition: int, records: list[Record]) -> _Batch:
+    def _build(self, partition: int, records: list[Record]) -> ProducerBatch:
         sequence = NO_SEQUENCE
         if self._producer_id != NO_PRODUCER_ID:
             sequence = self._sequences.get(partition, 0)
@@ -143,32 +153,56 @@ class Producer:
             producer_epoch=self._producer_epoch,
             base_sequence=sequence,
         )
-        return _Batch(data, len(records))
+        return ProducerBatch(data, len(records))
 
     async def _send_to_leader(
-        self, connection: Connection, topic: Topic, batches: Mapping[int, _Batch]
-    ) -> dict[int, Answer]:
-        from kbroker.protocol.messages.produce import PartitionProduceData, TopicProduceData
-
-        data = [PartitionProduceData(index=index, records=batch.data) for index, batch in batches.items()]
-        named = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=data)
-        at_least = _FIRST_WITH_ZSTD if self._codec == Codec.ZSTD else _FIRST_WITH_MAGIC_2
-        at_most = None if topic.has_id else _LAST_WITH_NAMES
-        request: dict[str, Any] = {"acks": self._acks, "timeout_ms": self._timeout_ms, "topic_data": [named]}
-        if self._acks == NO_ACKS:
-            await connection.tell(PRODUCE, at_least=at_least, at_most=at_most, **request)
-            return {index: Answer(ErrorCode.NONE, -1) for index in batches}
-        timeout_s = self._timeout_ms / 1000 + REQUEST_SECONDS
-        response = await connection.ask(PRODUCE, at_least=at_least, at_most=at_most, timeout_s=timeout_s, **request)
-        return {
-            each.index: _answer_of(each) for answered in response.responses for each in answered.partition_responses
-        }
+        self, connection: BrokerConnection, topic: TopicInfo, batches: Mapping[int, ProducerBatch]
+    ) -> dict[int, BrokerResponse]:
+        return await send_batches(
+            connection, topic, batches, acks=self._acks, codec=self._codec, timeout_ms=self._timeout_ms
+        )
 
 
-def _answer_of(partition: Any) -> Answer:
+async def send_batches(
+    connection: BrokerConnection,
+    topic: TopicInfo,
+    batches: Mapping[int, ProducerBatch],
+    *,
+    acks: int,
+    codec: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+    last_version: int | None = None,
+) -> dict[int, BrokerResponse]:
+    """Sends one batch for each partition to the leader. `last_version`: the last version of Produce to use."""
+    from kbroker.protocol.messages.produce import PartitionProduceData, TopicProduceData
+
+    data = [PartitionProduceData(index=index, records=batch.data) for index, batch in batches.items()]
+    topic_data = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=data)
+    at_least = _FIRST_WITH_ZSTD if codec == Codec.ZSTD else _FIRST_WITH_MAGIC_2
+    at_most = last_version if last_version is not None or topic.has_id else _LAST_WITH_NAMES
+    request: dict[str, Any] = {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout_ms": timeout_ms,
+        "topic_data": [topic_data],
+    }
+    if acks == NO_ACKS:
+        await connection.send_oneway(PRODUCE, at_least=at_least, at_most=at_most, **request)
+        return {index: BrokerResponse(ErrorCode.NONE, -1) for index in batches}
+    timeout_s = timeout_ms / 1000 + REQUEST_SECONDS
+    response = await connection.send(PRODUCE, at_least=at_least, at_most=at_most, timeout_s=timeout_s, **request)
+    return {
+        partition.index: _broker_response(partition)
+        for topic_response in response.responses
+        for partition in topic_response.partition_responses
+    }
+
+
+def _broker_response(partition: Any) -> BrokerResponse:
     if partition.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-        return Answer(ErrorCode.NONE, partition.base_offset)  # an earlier attempt has arrived after all
+        return BrokerResponse(ErrorCode.NONE, partition.base_offset)  # An earlier attempt was stored: not an error.
     message = partition.error_message
-    for each in partition.record_errors or ():
-        message = each.batch_index_error_message or message
-    return Answer(partition.error_code, partition.base_offset, message)
+    for record_error in partition.record_errors or ():
+        message = record_error.batch_index_error_message or message
+    return BrokerResponse(partition.error_code, partition.base_offset, message)

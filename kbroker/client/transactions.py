@@ -1,4 +1,4 @@
-"""Transactions as an administrator sees them: listed over all brokers, described and ended by their coordinator."""
+"""Admin operations on transactions: lists the transactions of all brokers, describes and aborts them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import Connection
+from kbroker.client.connection import BrokerConnection
 from kbroker.client.failures import BrokerRefusal, ConnectionFailed
 from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode
@@ -18,6 +18,7 @@ __all__ = [
     "abort_transaction",
     "describe_transaction",
     "list_transactions",
+    "send_to_transaction_coordinator",
 ]
 
 INIT_PRODUCER_ID: Final = api(22)
@@ -25,7 +26,6 @@ DESCRIBE_TRANSACTIONS: Final = api(65)
 LIST_TRANSACTIONS: Final = api(66)
 
 _ONGOING: Final = "Ongoing"
-_NO_SUCH: Final = "there is no such transactional id"
 
 
 class ListedTransaction(NamedTuple):
@@ -42,39 +42,39 @@ class TransactionDescription(NamedTuple):
     producer_epoch: int
     timeout_ms: int
     start_ms: int
-    """Of the transaction that is open, or was last; -1: there was none."""
+    """Start time of the ongoing or last transaction, in ms since the epoch; -1 if there was none."""
     partitions: Mapping[str, tuple[int, ...]]
 
 
 async def list_transactions(cluster: Cluster, *, states: Iterable[str] = ()) -> list[ListedTransaction]:
-    """Of all brokers, sorted by id."""
+    """Lists the transactions of all brokers, sorted by transactional id."""
     await cluster.refresh([])
     found: dict[str, ListedTransaction] = {}
     for node_id in cluster.brokers:
-        for each in await _list_transactions_of(cluster, node_id, list(states)):
-            found[each.transactional_id] = each
-    return [each for _, each in sorted(found.items())]
+        for transaction in await _list_transactions_of(cluster, node_id, list(states)):
+            found[transaction.transactional_id] = transaction
+    return [transaction for _, transaction in sorted(found.items())]
 
 
 async def _list_transactions_of(cluster: Cluster, node_id: int, states: list[str]) -> list[ListedTransaction]:
-    patience = cluster.patience()
+    backoff = cluster.backoff()
     while True:
         connection = await cluster.broker_connection(node_id)
-        response = await connection.ask(LIST_TRANSACTIONS, state_filters=states)
+        response = await connection.send(LIST_TRANSACTIONS, state_filters=states)
         if response.error_code == ErrorCode.NONE:
             return [
-                ListedTransaction(each.transactional_id, each.producer_id, each.transaction_state, node_id)
-                for each in response.transaction_states
+                ListedTransaction(state.transactional_id, state.producer_id, state.transaction_state, node_id)
+                for state in response.transaction_states
             ]
-        refusal = BrokerRefusal(response.error_code, f"the transactions of broker {node_id}")
+        refusal = BrokerRefusal(response.error_code, f"transactions of broker {node_id}")
         if not refusal.code.retriable:
             raise refusal
-        await patience.pause(refusal)
+        await backoff.pause(refusal)
 
 
 async def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDescription:
-    async def ask(connection: Connection) -> tuple[int, TransactionDescription]:
-        response = await connection.ask(DESCRIBE_TRANSACTIONS, transactional_ids=[transactional_id])
+    async def send(connection: BrokerConnection) -> tuple[int, TransactionDescription]:
+        response = await connection.send(DESCRIBE_TRANSACTIONS, transactional_ids=[transactional_id])
         (found,) = response.transaction_states
         return found.error_code, TransactionDescription(
             found.transactional_id,
@@ -83,45 +83,52 @@ async def describe_transaction(cluster: Cluster, transactional_id: str) -> Trans
             found.producer_epoch,
             found.transaction_timeout_ms,
             found.transaction_start_time_ms,
-            {each.topic: tuple(sorted(each.partitions)) for each in found.topics},
+            {topic.topic: tuple(sorted(topic.partitions)) for topic in found.topics},
         )
 
-    description: TransactionDescription = await _ask_coordinator(cluster, transactional_id, ask)
+    description: TransactionDescription = await send_to_transaction_coordinator(cluster, transactional_id, send)
     return description
 
 
 async def abort_transaction(cluster: Cluster, transactional_id: str) -> bool:
-    """Ends what is open and fences its producer, by taking its place. False: nothing was open, and nobody is fenced."""
+    """Aborts the ongoing transaction by fencing its producer with InitProducerId.
+
+    Returns False, and fences no producer, if no transaction is ongoing.
+    """
     found = await describe_transaction(cluster, transactional_id)
     if found.state != _ONGOING:
         return False
 
-    async def ask(connection: Connection) -> tuple[int, None]:
-        response = await connection.ask(
+    async def send(connection: BrokerConnection) -> tuple[int, None]:
+        response = await connection.send(
             INIT_PRODUCER_ID, transactional_id=transactional_id, transaction_timeout_ms=found.timeout_ms
         )
         return response.error_code, None
 
-    await _ask_coordinator(cluster, transactional_id, ask)
+    await send_to_transaction_coordinator(cluster, transactional_id, send)
     return True
 
 
-async def _ask_coordinator(
-    cluster: Cluster, transactional_id: str, ask: Callable[[Connection], Awaitable[tuple[int, Any]]]
+async def send_to_transaction_coordinator(
+    cluster: Cluster, transactional_id: str, send: Callable[[BrokerConnection], Awaitable[tuple[int, Any]]]
 ) -> Any:
-    """`ask` returns an error code and a value; again while the coordinator comes up, or is busy with the id."""
-    patience = cluster.patience()
+    """Calls `send`, which returns an error code and a value, and returns the value.
+
+    Retries while the coordinator is loading or moving, or completes another transaction of the id.
+    """
+    backoff = cluster.backoff()
     while True:
         failure: UserError
         try:
-            code, value = await ask(await cluster.coordinator_connection(transactional_id, is_transaction=True))
+            code, value = await send(await cluster.coordinator_connection(transactional_id, is_transaction=True))
         except ConnectionFailed as broken:
             failure = broken
         else:
             if code == ErrorCode.NONE:
                 return value
-            reason = _NO_SUCH if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND else None
-            failure = BrokerRefusal(code, f"transaction {transactional_id}", reason)
+            if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise UserError(f"Transactional id '{transactional_id}' does not exist.")
+            failure = BrokerRefusal(code, f"transaction {transactional_id}")
             if not failure.code.retriable:
                 raise failure
-        await patience.pause(failure)
+        await backoff.pause(failure)

@@ -1,4 +1,4 @@
-"""What the cluster looks like and who decides: the metadata tree, the image made of it, and the controller.
+"""Metadata of the cluster: the tree that stores it, the image made from the tree, and the controller that changes it.
 
-Never touches a log or a connection: whoever must act on a change listens to the image.
+Never touches a log or a client connection: code that acts on a change listens to the image.
 """

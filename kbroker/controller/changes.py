@@ -1,6 +1,6 @@
-"""What can happen to the cluster, as values, and what an image becomes by them.
+"""Changes of the cluster, as values, and their application to an image. Pure.
 
-Listeners get these in the order in which they were committed. Nothing here knows where a change came from.
+Listeners get the changes in the order in which they were committed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from kbroker.controller.image import Broker, Image, Partition, Topic
+from kbroker.controller.image import BrokerRegistration, Image, PartitionState, TopicImage
 from kbroker.names import collision_key
 
 __all__ = [
@@ -39,9 +39,9 @@ class ControllerChanged:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAdded:
-    """A broker came, or came back: a known id with another epoch is one that bounced."""
+    """A broker registered. A known id with another epoch is a broker that restarted."""
 
-    broker: Broker
+    broker: BrokerRegistration
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class BrokerRemoved:
 
 @dataclass(frozen=True, slots=True)
 class TopicAdded:
-    topic: Topic
+    topic: TopicImage
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRemoved:
-    topic: Topic
+    topic: TopicImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TopicConfigsChanged:
 
 @dataclass(frozen=True, slots=True)
 class EntityConfigsChanged:
-    """Configs or quotas of what is no topic: a broker, all brokers, a group, a user; none are left if it is empty."""
+    """New configs or quotas of an entity that is not a topic: a broker, all brokers, a group, a user. May be empty."""
 
     entity: str
     configs: Mapping[str, str]
@@ -75,10 +75,10 @@ class EntityConfigsChanged:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsChanged:
-    """New states of partitions, by number; numbers past the last known one are partitions that were added."""
+    """New states of partitions, by number. Numbers above the last known partition are new partitions."""
 
     topic_name: str
-    partitions: Mapping[int, Partition]
+    partitions: Mapping[int, PartitionState]
 
 
 Change = (
@@ -95,7 +95,7 @@ Change = (
 
 
 def apply(image: Image, changes: Iterable[Change]) -> Image:
-    """The image after the changes. The tables are copied once, however many changes there are."""
+    """Returns the image after the changes. Its tables are copied once, however many changes there are."""
     draft = _Draft(image)
     for change in changes:
         match change:
@@ -121,7 +121,7 @@ def apply(image: Image, changes: Iterable[Change]) -> Image:
 
 
 class _Draft:
-    """The tables of an image that does not exist yet."""
+    """Mutable tables of a new image."""
 
     __slots__ = (
         "brokers",
@@ -149,7 +149,7 @@ class _Draft:
         if configs:
             self.entity_configs[entity] = configs
 
-    def add_topic(self, topic: Topic) -> None:
+    def add_topic(self, topic: TopicImage) -> None:
         assert topic.name not in self.topics, topic.name
         key = collision_key(topic.name)
         self.topics[topic.name] = topic
@@ -160,7 +160,7 @@ class _Draft:
         topic = self.topics.pop(name)
         del self.names_by_id[topic.id]
         key = collision_key(name)
-        # A tree that Apache Kafka once wrote may hold topics that collide.
+        # A tree written by Apache Kafka may contain topics with colliding names.
         others = tuple(other for other in self.names_by_key[key] if other != name)
         if others:
             self.names_by_key[key] = others
@@ -180,7 +180,7 @@ class _Draft:
         )
 
 
-def _with_partitions(topic: Topic, changed: Mapping[int, Partition]) -> Topic:
+def _with_partitions(topic: TopicImage, changed: Mapping[int, PartitionState]) -> TopicImage:
     partitions = list(topic.partitions)
     for index in sorted(changed):
         if index == len(partitions):

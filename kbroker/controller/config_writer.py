@@ -1,6 +1,7 @@
-"""Configs and quotas, written and announced. In a cluster any broker may do this; who comes second reads anew.
+"""Writes configs and quotas to the tree, and announces each change to the other brokers.
 
-Every broker follows the announcements (see `ClusterMember`); the one that writes has its change at once.
+In a cluster any broker may write them: if two brokers write the same node, the second one reads it and tries again.
+Every broker follows the announcements (see `ConfigNotifications`); the writer applies its change at once.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kbroker.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey, validate_topic_configs
-from kbroker.controller import znodes
+from kbroker.config.broker import BROKER_CONFIGS
+from kbroker.config.group import GROUP_CONFIGS
+from kbroker.config.key import ConfigKey
+from kbroker.config.topic import TOPIC_CONFIGS, validate_topic_configs
 from kbroker.controller.changes import Change, EntityConfigsChanged, TopicConfigsChanged
-from kbroker.controller.ledger import Ledger
-from kbroker.controller.tree import (
+from kbroker.controller.metadata_store import MetadataStore
+from kbroker.controller.trees import znodes
+from kbroker.controller.trees.tree import (
+    ANY_VERSION,
     BadVersion,
     ConnectionLost,
     Create,
@@ -21,14 +26,13 @@ from kbroker.controller.tree import (
     NodeExists,
     NoNode,
     NotEmpty,
-    Operation,
     SessionLost,
     SetData,
+    TreeOperation,
     parent_of,
 )
-from kbroker.controller.writes import announcement
+from kbroker.controller.trees.writes import announcement
 from kbroker.errors import Refusal
-from kbroker.group_config import GROUP_CONFIGS
 from kbroker.protocol.error_codes import ErrorCode
 
 __all__ = ["ConfigWriter", "ConfigsUpdate", "warn_of_inactive"]
@@ -36,9 +40,9 @@ __all__ = ["ConfigWriter", "ConfigsUpdate", "warn_of_inactive"]
 logger = logging.getLogger(__name__)
 
 ConfigsUpdate = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""From the configs as they are to the configs as they shall be; raises a Refusal where they must not."""
+"""Returns new configs for the given current ones. Raises Refusal if the change is not allowed."""
 
-# Clients are never asked for their metrics. Quotas are checked by whoever sets them, and all of them act.
+# Known configs by kind of entity. Quotas are missing: they are all in effect. Client metrics are never collected.
 _TABLES: Final[Mapping[str, Mapping[str, ConfigKey[Any]]]] = {
     "brokers": BROKER_CONFIGS,
     "groups": GROUP_CONFIGS,
@@ -47,15 +51,15 @@ _TABLES: Final[Mapping[str, Mapping[str, ConfigKey[Any]]]] = {
 
 
 class ConfigWriter:
-    def __init__(self, ledger: Ledger, *, is_shared: bool) -> None:
+    def __init__(self, store: MetadataStore, *, is_shared: bool) -> None:
         """`is_shared`: other brokers write configs too."""
-        self._ledger = ledger
+        self._store = store
         self._is_shared = is_shared
 
     async def update_topic(self, name: str, update: ConfigsUpdate, *, validate_only: bool) -> None:
         path = znodes.topic_config_path(name)
         while True:
-            topic = self._ledger.image.topic(name)
+            topic = self._store.image.topic(name)
             known = topic.configs if topic is not None else {}
             before, version = await self._read(path, known)
             configs = dict(update(before))
@@ -67,58 +71,61 @@ class ConfigWriter:
             if validate_only or configs == before:
                 return
             data = znodes.encode_configs(configs)
-            # A tree that somebody else wrote may lack the node: no configs, no node.
-            is_there = await self._ledger.tree.exists(path) is not None
-            write: Operation = SetData(path, data, version) if is_there else Create(path, data)
+            # Apache Kafka creates no config node for a topic without configs.
+            write: TreeOperation = Create(path, data) if version is None else SetData(path, data, version)
             if await self._write([write, announcement(f"topics/{name}")]):
                 break
-        if name in self._ledger.image.topics:  # else we were told meanwhile that it is gone
-            self._ledger.commit([TopicConfigsChanged(name, configs)])
+        if name in self._store.image.topics:  # else it was deleted during the write
+            self._store.commit([TopicConfigsChanged(name, configs)])
         warn_of_inactive(f"topic {name}", _changed(before, configs), TOPIC_CONFIGS)
 
     async def update_entity(self, entity: str, update: ConfigsUpdate, *, validate_only: bool) -> None:
         path = znodes.entity_config_path(entity)
         while True:
-            before, version = await self._read(path, self._ledger.image.configs_of(entity))
+            before, version = await self._read(path, self._store.image.configs_of(entity))
             configs = dict(update(before))
             if validate_only or configs == before:
                 return
             if await self._write([*await self._entity_nodes(entity, configs, version), announcement(entity)]):
                 break
-        self._ledger.commit([EntityConfigsChanged(entity, configs)])
+        self._store.commit([EntityConfigsChanged(entity, configs)])
         table = _TABLES.get(entity.partition("/")[0])
         if table is not None:
             warn_of_inactive(entity, _changed(before, configs), table)
 
-    async def _read(self, path: str, known: Mapping[str, str]) -> tuple[Mapping[str, str], int]:
-        """What is changed, and the version that the change expects: what is known is true where nobody else writes."""
-        if not self._is_shared:
-            return known, -1
-        (node,) = await self._ledger.tree.get_many([path])
-        return ({}, -1) if node is None else (znodes.decode_configs(node.data), node.stat.version)
+    async def _read(self, path: str, known: Mapping[str, str]) -> tuple[Mapping[str, str], int | None]:
+        """Returns the current configs, and the version that the write must expect: None to create the node.
 
-    async def _write(self, operations: list[Operation]) -> bool:
-        """False: another broker was quicker, and what was read is to be read again."""
+        The write must not look again whether the node exists: another broker may create it in between, and its configs
+        would be overwritten. On a single node the known configs are current, and the version is not checked.
+        """
+        (node,) = await self._store.tree.get_many([path])
         if not self._is_shared:
-            await self._ledger.write(operations)
+            return known, None if node is None else ANY_VERSION
+        return ({}, None) if node is None else (znodes.decode_configs(node.data), node.stat.version)
+
+    async def _write(self, operations: list[TreeOperation]) -> bool:
+        """Whether the write succeeded. False if another broker was quicker: the caller must read again."""
+        if not self._is_shared:
+            await self._store.write(operations)
             return True
         try:
-            await self._ledger.tree.multi(operations)
+            await self._store.tree.multi(operations)
         except (BadVersion, NodeExists, NoNode, NotEmpty):
             return False
         except (ConnectionLost, SessionLost) as failure:
             raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
         return True
 
-    async def _entity_nodes(self, entity: str, configs: Mapping[str, str], version: int) -> list[Operation]:
-        """A node without configs goes, unless others hang from it."""
-        tree = self._ledger.tree
+    async def _entity_nodes(self, entity: str, configs: Mapping[str, str], version: int | None) -> list[TreeOperation]:
+        """Returns the operations that store the configs. A node without configs is deleted, unless it has children."""
+        tree = self._store.tree
         path = znodes.entity_config_path(entity)
         data = znodes.encode_configs(configs)
-        if await tree.exists(path):
+        if version is not None:
             is_needed = configs or await tree.children(path)
             return [SetData(path, data, version) if is_needed else Delete(path, version)]
-        missing: list[Operation] = []
+        missing: list[TreeOperation] = []
         parent = parent_of(path)
         while not await tree.exists(parent):
             missing.insert(0, Create(parent))
@@ -126,14 +133,14 @@ class ConfigWriter:
         return [*missing, Create(path, data)]
 
     async def changes_of(self, entity: str) -> list[Change]:
-        """What an announcement stands for: the entity as the tree has it, if that is news."""
-        ledger = self._ledger
-        (node,) = await ledger.tree.get_many([znodes.entity_config_path(entity)])
+        """Returns the change of an announced entity: an empty list if the image has its configs already."""
+        store = self._store
+        (node,) = await store.tree.get_many([znodes.entity_config_path(entity)])
         configs = {} if node is None else znodes.decode_configs(node.data)
         kind, _slash, name = entity.partition("/")
         if kind != "topics":
-            return [] if configs == ledger.image.configs_of(entity) else [EntityConfigsChanged(entity, configs)]
-        topic = ledger.image.topic(name)
+            return [] if configs == store.image.configs_of(entity) else [EntityConfigsChanged(entity, configs)]
+        topic = store.image.topic(name)
         return [] if topic is None or configs == topic.configs else [TopicConfigsChanged(name, configs)]
 
 
@@ -141,8 +148,8 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
     return {name: text for name, text in after.items() if before.get(name) != text}
 
 
-def warn_of_inactive(what: str, configs: Mapping[str, str], table: Mapping[str, ConfigKey[Any]]) -> None:
-    """Somebody set it: they shall find out that it does nothing."""
+def warn_of_inactive(owner: str, configs: Mapping[str, str], table: Mapping[str, ConfigKey[Any]]) -> None:
+    """Logs a warning for each config that is stored but has no effect."""
     for name in configs:
-        if name not in table or not table[name].acts:
-            logger.warning("%s of %s is kept, but has no effect in kbroker", name, what)
+        if name not in table or not table[name].has_effect:
+            logger.warning("Config %s of %s is stored, but has no effect in kbroker", name, owner)

@@ -1,4 +1,4 @@
-"""What makes one image out of another, as changes: for a broker that has read the tree anew. Pure."""
+"""Differences between two images, as changes: for a broker that has read the whole tree again. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.controller.changes import (
     TopicConfigsChanged,
     TopicRemoved,
 )
-from kbroker.controller.image import Image, Topic
+from kbroker.controller.image import Image, TopicImage
 
 __all__ = ["differences", "topic_differences"]
 
@@ -23,7 +23,7 @@ def differences(before: Image, after: Image) -> list[Change]:
     changes: list[Change] = []
     if before.cluster_id != after.cluster_id:
         changes.append(ClusterIdSet(after.cluster_id))
-    changes += _of_brokers(before, after)
+    changes += _broker_differences(before, after)
     for entity in dict.fromkeys([*before.entity_configs, *after.entity_configs]):
         if before.configs_of(entity) != after.configs_of(entity):
             changes.append(EntityConfigsChanged(entity, after.configs_of(entity)))
@@ -35,20 +35,24 @@ def differences(before: Image, after: Image) -> list[Change]:
     return changes
 
 
-def _of_brokers(before: Image, after: Image) -> list[Change]:
-    changes: list[Change] = [BrokerRemoved(each) for each in before.brokers if each not in after.brokers]
-    return changes + [BrokerAdded(each) for each in after.brokers.values() if before.brokers.get(each.id) != each]
+def _broker_differences(before: Image, after: Image) -> list[Change]:
+    changes: list[Change] = [BrokerRemoved(broker_id) for broker_id in before.brokers if broker_id not in after.brokers]
+    changed = [broker for broker in after.brokers.values() if before.brokers.get(broker.id) != broker]
+    return changes + [BrokerAdded(broker) for broker in changed]
 
 
-def topic_differences(before: Topic | None, after: Topic) -> list[Change]:
-    """A topic of the same name with another id, or with fewer partitions, is another topic."""
+def topic_differences(before: TopicImage | None, after: TopicImage) -> list[Change]:
+    """Returns the changes of one topic.
+
+    A topic with the same name, but another id or fewer partitions, was deleted and created again.
+    """
     if before is None:
         return [TopicAdded(after)]
     if before.id != after.id or len(before.partitions) > len(after.partitions):
         return [TopicRemoved(before), TopicAdded(after)]
     changes: list[Change] = []
     known = dict(enumerate(before.partitions))
-    changed = {index: each for index, each in enumerate(after.partitions) if known.get(index) != each}
+    changed = {index: state for index, state in enumerate(after.partitions) if known.get(index) != state}
     if changed:
         changes.append(PartitionsChanged(after.name, changed))
     if before.configs != after.configs:

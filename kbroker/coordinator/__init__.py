@@ -1,1 +1,1 @@
-"""Drives the pure shards over partitions of the internal topics: append, replay, answer. Decides nothing of groups."""
+"""Runs the group and transaction shards over the partitions of the internal topics. Holds no rules of groups itself."""

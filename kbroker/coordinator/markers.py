@@ -1,6 +1,6 @@
-"""Writes the markers that end a transaction into its partitions, those of `__consumer_offsets` through their groups.
+"""Writes the markers that end a transaction into its partitions. Markers in `__consumer_offsets` go through its shards.
 
-Keeps at it until every partition has its marker, committed, or is no more. All partitions are this broker's own.
+Retries until the marker of every partition is committed or the partition is deleted. This broker leads all of them.
 """
 
 from __future__ import annotations
@@ -12,25 +12,23 @@ from typing import Final, NamedTuple, Protocol
 
 from kbroker.clock import Clock
 from kbroker.coordinator.shard_log import Timers
-from kbroker.log.partition_log import AppendResult
-from kbroker.names import CONSUMER_OFFSETS
+from kbroker.log.append_result import AppendResult
+from kbroker.names import CONSUMER_OFFSETS, TopicPartition
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.records import EndTransactionMarker, build_end_transaction_batch
 from kbroker.replication.partition import Partition
 
-__all__ = ["Ending", "Markers"]
+__all__ = ["Markers", "TransactionEnd"]
 
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.1
-_NEVER: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""Somebody newer has taken the transaction's place there: its marker has nothing to say."""
-
-TopicPartition = tuple[str, int]
+_FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""A newer producer or coordinator has written to the partition: it needs this marker no more."""
 
 
-class Ending(NamedTuple):
-    """What a marker says."""
+class TransactionEnd(NamedTuple):
+    """The fields of a marker."""
 
     producer_id: int
     producer_epoch: int
@@ -39,6 +37,8 @@ class Ending(NamedTuple):
 
 
 class Groups(Protocol):
+    """The part of the group coordinator that markers need."""
+
     def append_marker(
         self, index: int, batch: bytearray, producer_id: int, *, is_commit: bool
     ) -> AppendResult | ErrorCode: ...
@@ -53,35 +53,35 @@ class Markers:
         clock: Clock,
         timers: Timers,
     ) -> None:
-        """`find`: a partition that is led here, or why there is none."""
+        """`find` returns a partition that this broker leads, or the reason why there is none."""
         self._find = find
         self._groups = groups
         self._clock = clock
         self._timers = timers
 
-    def write(self, ending: Ending, partitions: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        """Calls `done` when every partition has its marker: at once, where nobody has to be waited for."""
-        writing = _Writing(ending, set(partitions), done)
+    def write(self, end: TransactionEnd, partitions: Iterable[TopicPartition], done: Callable[[], None]) -> None:
+        """Writes all markers, and calls `done` when every marker is committed; perhaps before it returns."""
+        writing = _Writing(end, set(partitions), done)
         for partition in sorted(writing.left):
             self._write(writing, partition)
         writing.end_if_done()
 
-    def append(self, ending: Ending, topic: str, index: int, done: Callable[[int], None]) -> None:
-        """One marker; `done` gets its error code once it is committed."""
+    def append(self, end: TransactionEnd, topic: str, index: int, done: Callable[[int], None]) -> None:
+        """Appends one marker, and calls `done` with the error code once it is committed."""
         partition = self._find(topic, index)
         if isinstance(partition, ErrorCode):
             done(partition)
             return
         now_ms = self._clock.now_ms()
         batch = build_end_transaction_batch(
-            EndTransactionMarker(ending.is_commit, ending.coordinator_epoch),
-            producer_id=ending.producer_id,
-            producer_epoch=ending.producer_epoch,
+            EndTransactionMarker(end.is_commit, end.coordinator_epoch),
+            producer_id=end.producer_id,
+            producer_epoch=end.producer_epoch,
             timestamp=now_ms,
         )
         result: AppendResult | ErrorCode
         if topic == CONSUMER_OFFSETS:
-            result = self._groups.append_marker(index, batch, ending.producer_id, is_commit=ending.is_commit)
+            result = self._groups.append_marker(index, batch, end.producer_id, is_commit=end.is_commit)
         else:
             result = partition.append_internal(batch, now_ms)
         if isinstance(result, ErrorCode):
@@ -89,15 +89,15 @@ class Markers:
         elif result.error or partition.is_committed(result.last_offset):
             done(result.error)
         else:
-            partition.wait_committed(result.last_offset, done)
+            partition.when_committed(result.last_offset, done)
 
     def _write(self, writing: _Writing, partition: TopicPartition) -> None:
-        self.append(writing.ending, *partition, partial(self._on_written, writing, partition))
+        self.append(writing.end, *partition, partial(self._on_written, writing, partition))
 
     def _on_written(self, writing: _Writing, partition: TopicPartition, code: int) -> None:
-        if code in _NEVER:
-            text = "%s-%d refuses the marker of producer %d: %s"
-            logger.warning(text, *partition, writing.ending.producer_id, ErrorCode(code).name)
+        if code in _FENCED:
+            text = "%s-%d refused the transaction marker of producer %d: %s"
+            logger.warning(text, *partition, writing.end.producer_id, ErrorCode(code).name)
         elif code and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._timers.add(_RETRY_SECONDS, partial(self._write, writing, partition))
             return
@@ -109,12 +109,14 @@ class Markers:
 class _Writing:
     """One transaction whose markers are being written."""
 
-    __slots__ = ("_done", "ending", "is_begun", "left")
+    __slots__ = ("_done", "end", "is_begun", "left")
 
-    def __init__(self, ending: Ending, left: set[TopicPartition], done: Callable[[], None]) -> None:
-        self.ending = ending
+    def __init__(self, end: TransactionEnd, left: set[TopicPartition], done: Callable[[], None]) -> None:
+        self.end = end
         self.left = left
-        self.is_begun = False  # while the first round is under way its end is not looked for
+        # `done` must be called once: during the first round, in which appends may complete at once, only `write`
+        # checks for the end.
+        self.is_begun = False
         self._done = done
 
     def end_if_done(self) -> None:

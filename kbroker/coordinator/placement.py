@@ -1,4 +1,4 @@
-"""Which partition of `__consumer_offsets` a group belongs to: Kafka's hash, so that logs mean the same to both."""
+"""Maps a group or transactional id to its partition of the internal topic, by Kafka's hash: Kafka can use the logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["java_hash", "partition_for"]
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16, in 32 bits with a sign."""
+    """Returns Java's `String.hashCode`: over UTF-16 code units, as a signed 32-bit number."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for position in range(0, len(units), 2):

@@ -1,6 +1,7 @@
 """The shards of one internal topic: one for each of its partitions that this broker leads.
 
-Follows the image, loads what it has come to lead, and knows which shard a key belongs to. What shards do is theirs.
+Follows the metadata image, loads shards when this broker becomes leader, and finds the shard of a key. The rules of
+groups and transactions are in the shards.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import trio
 
 from kbroker.clock import Clock
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicRemoved
-from kbroker.controller.image import Image, Topic
+from kbroker.controller.image import Image, TopicImage
 from kbroker.coordinator.loader import BatchReplay, Loader
 from kbroker.coordinator.placement import partition_for
+from kbroker.coordinator.shard_log import ShardLog
 from kbroker.errors import RecoveryNeeded, Refusal, StorageFailure
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.partition import Partition
@@ -34,18 +36,17 @@ class Driver(Protocol):
 
     is_loaded: bool
 
-    def note_loaded(self, last_offset: int) -> None:
-        """What is answered from here on may be based on records up to there, which may not be committed yet."""
-        ...
+    @property
+    def log(self) -> ShardLog: ...
 
     def on_loaded(self) -> None: ...
 
     def flush(self) -> None:
-        """Write what waits to be written with others."""
+        """Writes records that are queued to be written together."""
         ...
 
-    def leave(self) -> None:
-        """Somebody else coordinates from here on."""
+    def unload(self) -> None:
+        """Stops coordinating: another broker leads the partition now, or this broker stops."""
         ...
 
 
@@ -64,7 +65,10 @@ class ShardTable(Generic[D]):
         new_driver: Callable[[Partition], D],
         new_replay: Callable[[D, Callable[[Exception], None]], BatchReplay],
     ) -> None:
-        """`create_topic` makes the topic, and returns when its partitions are open."""
+        """`create_topic` creates the internal topic and returns when its partitions are open.
+
+        `new_replay` gets the driver and a callback for records that cannot be read.
+        """
         self._topic = topic
         self._broker_id = broker_id
         self._table = partitions
@@ -74,29 +78,36 @@ class ShardTable(Generic[D]):
         self._new_replay = new_replay
         self._creating = trio.Lock()
         self.drivers: dict[int, D] = {}
-        self.partition_count = 0
+        self._partition_count = 0
         self._is_running = False
         self._to_load: dict[int, None] = {}
         self.work = trio.Event()
-        """Set when there is something to load; others may set it for work of their own."""
+        """Set when there is a shard to load. The coordinator sets it for its own background work too."""
 
     async def ensure_topic(self) -> None:
         async with self._creating:
-            if not self.partition_count:
+            if not self._partition_count:
                 await self._create_topic()
 
-    def partition_for(self, key: str) -> int:
-        return partition_for(key, self.partition_count)
+    @property
+    def has_topic(self) -> bool:
+        return self._partition_count > 0
 
     @property
     def is_loading(self) -> bool:
         return any(not driver.is_loaded for driver in self.drivers.values())
 
+    def partition_for(self, key: str) -> int:
+        return partition_for(key, self._partition_count)
+
     def find(self, key: str) -> D:
-        """The shard of a key; Refusal if it is not here, or not yet."""
-        if not self.partition_count:
+        """Returns the shard of a group or transactional id.
+
+        Raises Refusal if the topic does not exist yet, another broker coordinates the key, or the shard is not loaded.
+        """
+        if not self._partition_count:
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        driver = self.drivers.get(partition_for(key, self.partition_count))
+        driver = self.drivers.get(partition_for(key, self._partition_count))
         if driver is None:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
         if not driver.is_loaded:
@@ -104,7 +115,7 @@ class ShardTable(Generic[D]):
         return driver
 
     def loaded(self) -> Iterable[D]:
-        """Every shard here, for listings; Refusal while one is not loaded."""
+        """Returns all shards of this broker, for listings. Raises Refusal if one of them is not loaded."""
         for driver in self.drivers.values():
             if not driver.is_loaded:
                 raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -119,48 +130,48 @@ class ShardTable(Generic[D]):
                 case PartitionsChanged(name, _) if name == self._topic:
                     self._follow(image.topics[name])
                 case TopicRemoved(topic) if topic.name == self._topic:
-                    self.partition_count = 0
+                    self._partition_count = 0
                     for index in list(self.drivers):
-                        self._drop(index)
+                        self._unload(index)
 
-    def _follow(self, topic: Topic) -> None:
-        self.partition_count = len(topic.partitions)
+    def _follow(self, topic: TopicImage) -> None:
+        self._partition_count = len(topic.partitions)
         for index, state in enumerate(topic.partitions):
             if state.leader != self._broker_id:
-                self._drop(index)
+                self._unload(index)
             elif index not in self.drivers:
                 partition = self._table.get(topic.name, index)
                 if partition is not None:
-                    self._take_over(index, partition)
+                    self._lead(index, partition)
 
-    def _take_over(self, index: int, partition: Partition) -> None:
+    def _lead(self, index: int, partition: Partition) -> None:
         driver = self.drivers[index] = self._new_driver(partition)
-        # Before the start nothing may be read from a log, which may want to be recovered first.
+        # Before `run` no log may be read: it may need recovery first.
         if self._is_running and _is_empty(partition):
             driver.on_loaded()
         else:
             self._to_load[index] = None
             self.work.set()
 
-    def _drop(self, index: int) -> None:
+    def _unload(self, index: int) -> None:
         self._to_load.pop(index, None)
         driver = self.drivers.pop(index, None)
         if driver is not None:
-            driver.leave()
+            driver.unload()
 
     def stop(self) -> None:
-        """Whoever waits is sent elsewhere, so that the broker can end; what was committed is written first."""
+        """Flushes queued commits, then unloads all shards; waiting requests get NOT_COORDINATOR."""
         for index, driver in list(self.drivers.items()):
             driver.flush()
-            self._drop(index)
+            self._unload(index)
 
     async def next_work(self) -> None:
-        """Waits for some, and loads what is to be loaded."""
+        """Waits for work, and loads the shards that must be loaded."""
         self._is_running = True
         with trio.move_on_after(_RETRY_SECONDS if self._to_load else math.inf):
             await self.work.wait()
         self.work = trio.Event()
-        unsound: list[int] = []
+        unrecovered: list[int] = []
         while self._to_load:
             index = next(iter(self._to_load))
             del self._to_load[index]
@@ -171,22 +182,25 @@ class ShardTable(Generic[D]):
             try:
                 await self._load(driver, partition)
             except RecoveryNeeded:
-                unsound.append(index)  # is seen to, and tried again
+                unrecovered.append(index)  # maintenance recovers the log; tried again after _RETRY_SECONDS
                 continue
             except StorageFailure as failure:
-                logger.error("%s-%d cannot be read, and nobody coordinates it here: %s", self._topic, index, failure)
-                self._drop(index)
+                logger.error(
+                    "Could not load %s-%d; it has no coordinator on this broker: %s", self._topic, index, failure
+                )
+                self._unload(index)
+            # Leadership may have changed during the load: then another driver, or none, has this index.
             if self.drivers.get(index) is driver:
-                driver.note_loaded(partition.log.log_end_offset - 1)
+                driver.log.note_loaded(partition.log.log_end_offset - 1)
                 driver.on_loaded()
-        self._to_load.update((index, None) for index in unsound if index in self.drivers)
+        self._to_load.update((index, None) for index in unrecovered if index in self.drivers)
 
     async def _load(self, driver: D, partition: Partition) -> None:
         await Loader(partition, lambda report: self._new_replay(driver, report), self._clock).load()
 
 
 def _is_empty(partition: Partition) -> bool:
-    """So that there is nothing to load. One that cannot be read is no such."""
+    """Whether the log is empty. An unreadable log counts as not empty."""
     try:
         return partition.log.log_end_offset == partition.log.log_start_offset
     except StorageFailure:

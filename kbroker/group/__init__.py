@@ -1,1 +1,1 @@
-"""Consumer groups as state machines over data: members, generations, committed offsets. Knows no loop and no clock."""
+"""Consumer groups as pure state machines: members, generations, committed offsets. Has no event loop and no clock."""

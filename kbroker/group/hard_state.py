@@ -1,14 +1,14 @@
-"""What the log says: groups, committed offsets, and those of open transactions. Changed by replaying alone, so a
-restart rebuilds exactly this.
+"""The state of a shard that is in the log: groups, committed offsets, and offsets of open transactions.
 
-Never holds who is joining right now: that is lost with a shard, and members come again.
+Only replay changes it, so a restart rebuilds the same state. Never holds requests that wait or deadlines of members:
+when a shard is unloaded they are lost, and members join again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.group.consumer_records import (
+from kbroker.group.consumer.consumer_records import (
     CURRENT_ASSIGNMENT,
     GROUP,
     MEMBER,
@@ -17,7 +17,7 @@ from kbroker.group.consumer_records import (
     TARGET_MEMBER,
     read_key,
 )
-from kbroker.group.consumer_state import ConsumerGroupState
+from kbroker.group.consumer.consumer_state import ConsumerGroupState
 from kbroker.group.records import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,
@@ -30,13 +30,12 @@ from kbroker.group.records import (
     read_offset_value,
     record_type,
 )
-from kbroker.group.step import KeyAndValue
+from kbroker.names import TopicPartition
+from kbroker.protocol.keyed_batch import KeyAndValue
 
-__all__ = ["HardState", "TopicPartition"]
+__all__ = ["HardState"]
 
-TopicPartition = tuple[str, int]
-
-_OF_CONSUMER_GROUPS = frozenset(
+_CONSUMER_GROUP_TYPES = frozenset(
     (GROUP, MEMBER, TARGET_EPOCH, TARGET_MEMBER, CURRENT_ASSIGNMENT, REGULAR_EXPRESSION),
 )
 
@@ -47,13 +46,13 @@ class HardState:
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroupState] = {}
-        """A group is in one of both at most."""
+        """A group is in `groups` or in `consumer_groups`, never in both."""
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        """By group. A group without offsets has no entry."""
+        """Committed offsets by group id. A group without offsets has no entry."""
         self.pending: dict[int, dict[str, dict[TopicPartition, CommittedOffset | None]]] = {}
-        """Of open transactions, by producer id and group. None: a plain commit has come later, and stays."""
+        """Offsets of open transactions, by producer id and group id. None: a later plain commit has replaced it."""
         self._open: dict[str, set[int]] = {}
-        """Producers with a transaction open, by group."""
+        """Ids of producers with an open transaction, by group id."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HardState):
@@ -76,13 +75,13 @@ class HardState:
         )
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record. Types that belong to others are passed over; UnreadableRecord: nothing changed."""
+        """Replays one record. Ignores unknown types. Raises UnreadableRecord, and then has changed nothing."""
         kind = record_type(key)
         if kind in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
             self._replay_offset(key, value)
         elif kind == GROUP_METADATA:
             self._replay_group(key, value)
-        elif kind in _OF_CONSUMER_GROUPS:
+        elif kind in _CONSUMER_GROUP_TYPES:
             self._replay_consumer_group(kind, key, value)
 
     def _replay_offset(self, key: bytes, value: bytes | None) -> None:
@@ -101,7 +100,7 @@ class HardState:
     # Transactions
 
     def replay_pending(self, producer_id: int, records: Iterable[KeyAndValue]) -> None:
-        """Offsets that count when their transaction is committed."""
+        """Replays offsets of a transaction: they take effect when it commits."""
         for key, value in records:
             if value is None or record_type(key) not in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
                 continue
@@ -121,13 +120,14 @@ class HardState:
                 self.offsets.setdefault(group_id, {}).update(committed)
 
     def pending_partitions(self, group_id: str) -> set[TopicPartition]:
-        return {key for each in self._open.get(group_id, ()) for key in self.pending[each][group_id]}
+        return {key for producer_id in self._open.get(group_id, ()) for key in self.pending[producer_id][group_id]}
 
     @property
     def open_groups(self) -> Iterable[str]:
         return self._open
 
     def _supersede(self, group_id: str, partition: TopicPartition, *, is_deleted: bool) -> None:
+        """Drops an offset from open transactions. A plain commit that is later in the log wins over them."""
         for producer_id in self._open[group_id]:
             pending = self.pending[producer_id][group_id]
             if partition in pending:
@@ -153,8 +153,8 @@ class HardState:
             elif state is not None:
                 state.replay(kind, second, None)
             return
-        fresh = ConsumerGroupState() if state is None else state
-        fresh.replay(kind, second, value)
+        replayed = ConsumerGroupState() if state is None else state
+        replayed.replay(kind, second, value)  # may raise: a new group is stored only after that
         if state is None:
-            self.consumer_groups[group_id] = fresh
+            self.consumer_groups[group_id] = replayed
             self.groups.pop(group_id, None)

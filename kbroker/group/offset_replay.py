@@ -1,8 +1,8 @@
-"""Replays whole batches of committed offsets into a hard state: what a start reads a million of.
+"""Replays whole batches of committed offsets into a HardState. A start may read a million offsets.
 
-Does what HardState.replay does record by record, in a quarter of the time: groups and topics are looked up by the bytes
-of their key, and nothing is made for a record but what stays. Whatever is not a plain offset goes to HardState.replay;
-offsets of transactions wait there for the marker.
+Has the same effect as HardState.replay for each record, in a quarter of the time: groups and topics are looked up by
+the bytes of their key, and no temporary objects are created. All other records go to HardState.replay; offsets of
+transactions wait there for the marker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from struct import Struct
 from typing import Final
 
-from kbroker.group.hard_state import HardState, TopicPartition
+from kbroker.group.hard_state import HardState
 from kbroker.group.records import (
     NO_TIMESTAMP,
     OFFSET_COMMIT,
@@ -21,6 +21,7 @@ from kbroker.group.records import (
     read_offset_key,
     record_type,
 )
+from kbroker.names import TopicPartition
 from kbroker.protocol.record_batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, HEADER_SIZE, BatchHeader
 from kbroker.protocol.records import iter_records, read_end_transaction_marker
 
@@ -30,13 +31,13 @@ _RECORDS_BETWEEN_YIELDS: Final = 64
 _SPECIAL: Final = ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL
 
 _PARTITION = Struct(">i").unpack_from
-_SHORT_VALUE = Struct(">hqihq")  # version 3 without metadata: version, offset, leader epoch, length 0, time of commit
+_SHORT_VALUE = Struct(">hqihq")  # version 3 without metadata: version, offset, leader epoch, length 0, commit timestamp
 _unpack_short_value = _SHORT_VALUE.unpack_from
-_SHORT_VALUE_LENGTH = 2 * _SHORT_VALUE.size  # as the varint has it
+_SHORT_VALUE_LENGTH = 2 * _SHORT_VALUE.size  # as a zigzag varint
 _SHORT_VALUE_VERSION = 3
 
 _Place = tuple[dict[TopicPartition, CommittedOffset], dict[int, TopicPartition], str]
-"""For the offsets of one group in one topic: where they go, and the keys of that topic, one object for all groups."""
+"""A group's offsets, and the keys of one topic by partition, which all groups share."""
 
 
 class OffsetReplay:
@@ -47,15 +48,18 @@ class OffsetReplay:
         self._keys: dict[str, dict[int, TopicPartition]] = {}
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record of any kind."""
-        self._places.clear()  # a tombstone may take a group's offsets away
+        """Replays one record of any type."""
+        self._places.clear()  # a tombstone may remove the dict of a group's offsets
         try:
             self._hard.replay(key, value)
         except UnreadableRecord as problem:
             self._on_unreadable(problem)
 
     def replay_batch(self, data: bytes, position: int, header: BatchHeader) -> Iterator[None]:
-        """Yields now and then, for others to have their turn. InvalidBatch: what came before it is replayed."""
+        """Replays one batch. Yields every few records, so that the loader can let other tasks run.
+
+        Raises InvalidBatch at a corrupt record, after the records before it were replayed.
+        """
         if header.attributes & _SPECIAL:
             self._replay_special(data, position, header)
             return
@@ -74,7 +78,7 @@ class OffsetReplay:
         self._places.clear()
         try:
             if not header.is_control:
-                pending = [(each.key, each.value) for each in records if each.key is not None]
+                pending = [(record.key, record.value) for record in records if record.key is not None]
                 self._hard.replay_pending(header.producer_id, pending)
             elif records and (marker := read_end_transaction_marker(records[0])) is not None:
                 self._hard.end_transaction(header.producer_id, is_commit=marker.is_commit)
@@ -82,7 +86,7 @@ class OffsetReplay:
             self._on_unreadable(problem)
 
     def _replay_plain(self, data: bytes, position: int, header: BatchHeader) -> Generator[None, None, int]:
-        """How many records are done: all, or those before the first that is out of shape."""
+        """Returns the number of records that were replayed, up to the first in an unusual format."""
         places, end = self._places, position + header.size
         at = position + HEADER_SIZE
         done = 0
@@ -112,7 +116,7 @@ class OffsetReplay:
                 value_at = key_end + 1
                 if length & 1 or length >= 0x4000 or length < 16 or value_at >= stop:
                     break
-                # A length of the value, the value, and no headers: that is all that may be left.
+                # The rest must be the length of the value, the value, and no headers.
                 if data[key_end] != _SHORT_VALUE_LENGTH or value_at + _SHORT_VALUE.size + 1 != stop or data[stop - 1]:
                     break
                 version, offset, leader_epoch, size, timestamp = _unpack_short_value(data, value_at)
@@ -132,11 +136,11 @@ class OffsetReplay:
                 if done % _RECORDS_BETWEEN_YIELDS == 0:
                     yield
         except IndexError:
-            pass  # the records end too early: iter_records says so
+            pass  # the batch is truncated: iter_records raises for it
         return done
 
     def _find_place(self, key: bytes) -> _Place | None:
-        """None for a key of another kind, or one that has more in it than it should."""
+        """Returns None for a key of another type, or with trailing bytes."""
         if record_type(key) != OFFSET_COMMIT:
             return None
         try:

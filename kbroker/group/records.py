@@ -1,8 +1,8 @@
 """The records of `__consumer_offsets` that groups write and read, in Kafka's format.
 
-An INT16 opens keys (the type) and values (the version). Offsets are built and read by hand: a start reads a million.
-Values are written in the versions that Kafka 3.9 and 4.1 write: offsets in 3, in 1 with an expiry; groups in 3.
-Never changes state: see hard_state.py.
+Keys begin with an INT16, the record type; values begin with an INT16, the version. Offsets are encoded and decoded by
+hand for speed: a start may read a million. Versions written are those of Kafka 3.9 and 4.1: 3 for groups and offsets, 1
+for offsets with an expiry time. Never changes state: see hard_state.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from sys import intern
 from typing import Any, Final, NamedTuple
 
 from kbroker.errors import PeerError
-from kbroker.group.step import KeyAndValue
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.group_records import GROUP_METADATA_VALUE, OFFSET_COMMIT_VALUE, MemberMetadata
+from kbroker.protocol.keyed_batch import KeyAndValue
 
 __all__ = [
     "GROUP_METADATA",
@@ -58,13 +58,13 @@ _group_value = codec(GROUP_METADATA_VALUE, _GROUP_VALUE_VERSION)
 
 
 class UnreadableRecord(Exception):
-    """The bytes are not what their type and version say, or of a version from the future."""
+    """The bytes do not match their type and version, or the version is not supported."""
 
 
 CommittedOffset = tuple[int, int, str, int, int]
-"""Offset, leader epoch, metadata, times of commit and of expiry (or NO_TIMESTAMP).
+"""Offset, leader epoch, metadata, commit timestamp, expiry timestamp (or NO_TIMESTAMP).
 
-A plain tuple of atoms: the garbage collector stops tracking those, and a broker may hold a million.
+A plain tuple of atoms, because the garbage collector does not track these, and a broker may hold a million.
 """
 
 
@@ -80,7 +80,7 @@ class StoredMember(NamedTuple):
 
 
 class StoredGroup(NamedTuple):
-    """A group as its last record has it."""
+    """A classic group as in its last record."""
 
     protocol_type: str = ""
     generation: int = 0
@@ -91,7 +91,7 @@ class StoredGroup(NamedTuple):
 
 
 def record_type(key: bytes) -> int:
-    """-1 for a key that has none."""
+    """Returns the type of a record, or -1 if the key is too short to have one."""
     return _INT16.unpack_from(key)[0] if len(key) >= 2 else -1
 
 
@@ -124,7 +124,7 @@ def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def read_offset_key(key: bytes) -> tuple[str, str, int]:
-    """Group, topic and partition; of the old type as well, which differs in its number alone."""
+    """Returns group id, topic and partition. Also reads the legacy type 0, whose key has the same format."""
     try:
         group_end = 4 + _INT16.unpack_from(key, 2)[0]
         topic_end = group_end + 2 + _INT16.unpack_from(key, group_end)[0]
@@ -134,7 +134,7 @@ def read_offset_key(key: bytes) -> tuple[str, str, int]:
             _INT32.unpack_from(key, topic_end)[0],
         )
     except (error, UnicodeDecodeError) as problem:
-        raise UnreadableRecord(f"the key of an offset: {problem}") from None
+        raise UnreadableRecord(f"invalid offset key: {problem}") from None
 
 
 def read_offset_value(value: bytes) -> CommittedOffset:
@@ -146,25 +146,25 @@ def read_offset_value(value: bytes) -> CommittedOffset:
             timestamp = _INT64.unpack_from(value, end)[0]
             note = str(value[16:end], "utf-8") if length else ""
             return offset, leader_epoch, note, timestamp, NO_TIMESTAMP
-        decoded, _ = codec(OFFSET_COMMIT_VALUE, _known(OFFSET_COMMIT_VALUE, version)).decode(value, 2)
+        decoded, _ = codec(OFFSET_COMMIT_VALUE, _check_version(OFFSET_COMMIT_VALUE, version)).decode(value, 2)
     except (error, UnicodeDecodeError, PeerError) as problem:
-        raise UnreadableRecord(f"the value of an offset: {problem}") from None
+        raise UnreadableRecord(f"invalid offset value: {problem}") from None
     return decoded.offset, decoded.leader_epoch, decoded.metadata, decoded.commit_timestamp, decoded.expire_timestamp
 
 
 def group_record(group_id: str, group: StoredGroup) -> KeyAndValue:
     members = [
         MemberMetadata(
-            member_id=each.member_id,
-            group_instance_id=each.instance_id,
-            client_id=each.client_id,
-            client_host=each.client_host,
-            rebalance_timeout=each.rebalance_timeout_ms,
-            session_timeout=each.session_timeout_ms,
-            subscription=each.subscription,
-            assignment=each.assignment,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.subscription,
+            assignment=member.assignment,
         )
-        for each in group.members
+        for member in group.members
     ]
     value = GROUP_METADATA_VALUE(
         protocol_type=group.protocol_type,
@@ -190,40 +190,40 @@ def read_group_key(key: bytes) -> str:
     try:
         return str(key[4 : 4 + _INT16.unpack_from(key, 2)[0]], "utf-8")
     except (error, UnicodeDecodeError) as problem:
-        raise UnreadableRecord(f"the key of a group: {problem}") from None
+        raise UnreadableRecord(f"invalid group key: {problem}") from None
 
 
 def read_group_value(value: bytes) -> StoredGroup:
     try:
-        version = _known(GROUP_METADATA_VALUE, _INT16.unpack_from(value)[0])
+        version = _check_version(GROUP_METADATA_VALUE, _INT16.unpack_from(value)[0])
         decoded, _ = codec(GROUP_METADATA_VALUE, version).decode(value, 2)
     except (error, PeerError) as problem:
-        raise UnreadableRecord(f"the value of a group: {problem}") from None
+        raise UnreadableRecord(f"invalid group value: {problem}") from None
     return StoredGroup(
         decoded.protocol_type,
         decoded.generation,
         decoded.protocol,
         decoded.leader,
         decoded.current_state_timestamp,
-        tuple(_read_member(each) for each in decoded.members),
+        tuple(_read_member(member) for member in decoded.members),
     )
 
 
-def _read_member(each: Any) -> StoredMember:
-    rebalance_timeout_ms = each.rebalance_timeout
+def _read_member(member: Any) -> StoredMember:
+    rebalance_timeout_ms = member.rebalance_timeout
     return StoredMember(
-        each.member_id,
-        each.group_instance_id,
-        each.client_id,
-        each.client_host,
-        each.session_timeout if rebalance_timeout_ms == -1 else rebalance_timeout_ms,
-        each.session_timeout,
-        bytes(each.subscription),
-        bytes(each.assignment),
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout if rebalance_timeout_ms == -1 else rebalance_timeout_ms,
+        member.session_timeout,
+        bytes(member.subscription),
+        bytes(member.assignment),
     )
 
 
-def _known(message: Any, version: int) -> int:
+def _check_version(message: Any, version: int) -> int:
     if version not in message.versions:
-        raise UnreadableRecord(f"{message.name} of version {version}")
+        raise UnreadableRecord(f"unsupported version {version} of {message.name}")
     return version

@@ -1,1 +1,1 @@
-"""The files of a partition, in Kafka's own format. Synchronous; never knows the cluster, the loop or a socket."""
+"""Logs of partitions, in Kafka's file format. Synchronous; never knows the cluster, the event loop or a socket."""

@@ -1,14 +1,14 @@
-"""What came of an append: offsets, or the code that the client is told. A value, for every partition of a request."""
+"""Result of an append to one partition: offsets, or an error code for the client."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from kbroker.log.append_rules import Rejection
-from kbroker.log.producer_state import BatchTrace
+from kbroker.log.append_rules import LONG_CHECK, Rejection
+from kbroker.log.producers.producer_state import BatchTrace
 from kbroker.protocol.error_codes import ErrorCode
 
-__all__ = ["AppendResult", "refused", "refused_or_repeated"]
+__all__ = ["CHECK_IN_THREAD", "AppendResult", "refused", "refused_or_repeated"]
 
 
 class AppendResult(NamedTuple):
@@ -22,12 +22,18 @@ class AppendResult(NamedTuple):
     record_errors: tuple[tuple[int, str], ...] = ()
 
 
+CHECK_IN_THREAD: Final = AppendResult(LONG_CHECK.code, error_message=LONG_CHECK.message)
+"""Nothing was staged: the check takes too long on the event loop. Compared by identity."""
+
+
 def refused(rejection: Rejection) -> AppendResult:
+    if rejection is LONG_CHECK:
+        return CHECK_IN_THREAD
     return AppendResult(rejection.code, error_message=rejection.message, record_errors=rejection.record_errors)
 
 
 def refused_or_repeated(verdict: BatchTrace | ErrorCode, log_start_offset: int) -> AppendResult:
-    """A retry of a batch that is in the log is answered as then, its timestamp as the append time, as Kafka does."""
+    """Returns an error, or for a retried batch the offsets it has in the log, with its timestamp as append time."""
     if isinstance(verdict, ErrorCode):
         return AppendResult(verdict)
     base, last, timestamp = verdict.base_offset, verdict.last_offset, verdict.timestamp

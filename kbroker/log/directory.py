@@ -1,11 +1,11 @@
-"""One data directory: whose it is, which partitions lie in it, and how it was left. Kafka's files, name for name.
+"""Data directory of a broker: its owner, its partitions, and whether it was shut down cleanly. Files as in Kafka:
 
     .lock  meta.properties  .kafka_cleanshutdown  kbroker.format
     recovery-point-offset-checkpoint  replication-offset-checkpoint  log-start-offset-checkpoint
-    cleaner-offset-checkpoint
+    cleaner-offset-checkpoint  kbroker.reserve  kbroker.unrecovered
     <topic>-<partition>/  <topic>-<partition>.<unique>-delete/  <topic>-<partition>.<unique>-future/
 
-Never decides which partitions there are to be; opens no log before somebody uses it.
+Never decides which partitions should exist; opens no log before its first use.
 """
 
 from __future__ import annotations
@@ -15,16 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from kbroker.errors import StorageFailure, UserError
-from kbroker.log.checkpoint import (
-    CLEANER_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-    TopicPartition,
-    read_offsets,
-    write_offsets,
-)
-from kbroker.log.directory_metadata import (
+from kbroker.log.directory_checkpoints import DirectoryCheckpoints
+from kbroker.log.files.checkpoint import CheckpointedOffsets, decode_lines, encode_lines
+from kbroker.log.files.directory_metadata import (
     PARTITION_METADATA,
     check_format,
     decode_partition_metadata,
@@ -38,28 +31,31 @@ from kbroker.log.directory_metadata import (
     split_partition_name,
     write_meta_properties,
 )
-from kbroker.log.file_cache import FileCache
-from kbroker.log.filesystem import DirectoryLock
+from kbroker.log.files.file_cache import FileCache
+from kbroker.log.files.filesystem import DirectoryLock, FileSystem
+from kbroker.log.files.space_reserve import SpaceReserve
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.recovery import load_log
-from kbroker.log.rolling import no_jitter
+from kbroker.log.roll_rules import no_jitter
+from kbroker.names import TopicPartition
 
 __all__ = ["DataDirectory", "normalized"]
 
 _LOCK = ".lock"
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
-_FEW_LOGS = 32  # up to here a clean stop fsyncs file by file; above, all of the file system at once
+_UNRECOVERED = "kbroker.unrecovered"
+_FEW_LOGS = 32  # to fsync more logs than this, it is faster to write out the whole file system first
 
 
 def normalized(path: str) -> str:
-    """As `DataDirectory.path` has it."""
+    """Returns a path in the form of `DataDirectory.path`."""
     return path.rstrip("/") or "/"
 
 
 class DataDirectory:
-    """Holds the lock from `open` to `close`. UserError where a person can help: in use, another's, too new."""
+    """Holds the lock from `open` to `close`."""
 
     def __init__(
         self,
@@ -68,6 +64,7 @@ class DataDirectory:
         lock: DirectoryLock,
         *,
         broker_id: int,
+        reserve_bytes: int,
         random_below: Callable[[int], int],
     ) -> None:
         self.files = files
@@ -77,16 +74,17 @@ class DataDirectory:
         self._random_below = random_below
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.unsound: set[TopicPartition] = set()
-        """Partitions that somebody wanted to use, and that have to be recovered first."""
+        """Partitions that were used and need recovery first."""
+        self.interrupted_moves: list[TopicPartition] = []
+        """Partitions whose move to this directory was interrupted; the incomplete copies are deleted."""
+        self.was_clean = files.filesystem.exists(f"{path}/{_CLEAN_SHUTDOWN}")
+        self.checkpoints = DirectoryCheckpoints(files.filesystem, path)
+        self.reserve = SpaceReserve(files.filesystem, path, reserve_bytes)
+        self._found: set[TopicPartition] = set()
         self._shortened: set[TopicPartition] = set()
+        self._unrecovered = _read_partitions(files.filesystem, f"{path}/{_UNRECOVERED}")
+        """Partitions of an earlier crash that no start has recovered, because no topic had them."""
         self._deleted: list[tuple[str, PartitionLog | None]] = []
-        filesystem = files.filesystem
-        self.was_clean = filesystem.exists(f"{path}/{_CLEAN_SHUTDOWN}")
-        self._recovery_points = read_offsets(filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}")
-        self._high_watermarks = read_offsets(filesystem, f"{path}/{REPLICATION_CHECKPOINT}")
-        self._log_starts = read_offsets(filesystem, f"{path}/{LOG_START_CHECKPOINT}")
-        self._cleaner_offsets = read_offsets(filesystem, f"{path}/{CLEANER_CHECKPOINT}")
-        self._written_cleaner_offsets = dict(self._cleaner_offsets)
 
     @classmethod
     def open(
@@ -96,44 +94,43 @@ class DataDirectory:
         *,
         broker_id: int,
         cluster_id: str | None = None,
+        reserve_bytes: int = 0,
         random_below: Callable[[int], int] = no_jitter,
     ) -> DataDirectory:
-        """Locks it, and checks that it is this broker's. `cluster_id` None: whatever it was (`cluster_id`).
+        """Locks the directory and checks that it belongs to this broker and cluster (`cluster_id` None: any cluster).
 
-        StorageFailure: it cannot be read or written.
+        Raises UserError if it is locked, belongs to another broker, or has an unknown format, and StorageFailure if it
+        cannot be read or written.
         """
         filesystem = files.filesystem
         path = normalized(path)
         filesystem.make_directory(path)
         lock = filesystem.lock(f"{path}/{_LOCK}")
         if lock is None:
-            raise UserError(f"the data directory {path} is in use by another broker: stop it, or name another")
+            raise UserError(
+                f"Failed to acquire lock on file .lock in {path}. A Kafka instance in another process or thread is "
+                "using this directory."
+            )
         try:
             check_format(filesystem, path)
             write_meta_properties(filesystem, path, broker_id=broker_id, cluster_id=cluster_id)
-            directory = cls(files, path, lock, broker_id=broker_id, random_below=random_below)
-            # From here on a crash is a crash, and of the power too: were the file back after one, what that took would
-            # look as if it had never been, and its offsets would be given out again under the same epoch. It may be
-            # gone but for the disk, if a start died right here.
+            directory = cls(
+                files, path, lock, broker_id=broker_id, reserve_bytes=reserve_bytes, random_below=random_below
+            )
+            # Fsync the removal, also if the marker is missing already: a marker that a power loss restores would hide
+            # lost records, and their offsets would be assigned again in the same leader epoch.
             filesystem.remove(f"{path}/{_CLEAN_SHUTDOWN}")
             filesystem.sync_directory(path)
             directory._find_partitions()
         except FileNotFoundError as error:
             lock.release()
-            raise StorageFailure(f"{path} has gone") from error
+            raise StorageFailure(f"{path} does not exist any more") from error
         except BaseException:
             lock.release()
             raise
         return directory
 
-    @property
-    def _all_offsets(self) -> tuple[dict[TopicPartition, int], ...]:
-        return self._recovery_points, self._high_watermarks, self._log_starts, self._cleaner_offsets
-
     def _find_partitions(self) -> None:
-        self._found: set[TopicPartition] = set()
-        self.interrupted_moves: list[TopicPartition] = []
-        """Partitions that were on their way here; what has arrived of them is dropped."""
         for name in self.files.filesystem.list_directories(self.path):
             if is_deleted_name(name):
                 self._deleted.append((f"{self.path}/{name}", None))
@@ -143,7 +140,7 @@ class DataDirectory:
             elif (partition := split_partition_name(name)) is not None:
                 self._found.add(partition)
         if not self._found:
-            self.was_clean = True  # nothing that a crash could have torn
+            self.was_clean = True  # a crash has damaged nothing
 
     @property
     def cluster_id(self) -> str | None:
@@ -152,13 +149,11 @@ class DataDirectory:
     def set_cluster_id(self, cluster_id: str) -> None:
         write_meta_properties(self.files.filesystem, self.path, broker_id=self._broker_id, cluster_id=cluster_id)
 
-    @property
-    def has_deleted(self) -> bool:
-        return bool(self._deleted)
+    # Partitions
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Those that have a directory here, whether opened or not."""
+        """Partitions that have a directory here, opened or not."""
         return frozenset(self._found)
 
     def __iter__(self) -> Iterator[PartitionLog]:
@@ -167,36 +162,45 @@ class DataDirectory:
     def path_of(self, topic: str, partition: int) -> str:
         return f"{self.path}/{partition_name(topic, partition)}"
 
+    def topic_id(self, topic: str, partition: int) -> bytes | None:
+        """Returns the topic id in partition.metadata; None if the file does not exist."""
+        try:
+            content = self.files.filesystem.read(f"{self.path_of(topic, partition)}/{PARTITION_METADATA}")
+        except FileNotFoundError:
+            return None
+        return decode_partition_metadata(content)
+
     def open_log(self, topic: str, partition: int, config: LogConfig) -> PartitionLog:
-        """Of a partition that is here. Cheap: the files are read at the first use."""
+        """Returns the log of a partition that has a directory here. Cheap: files are read at the first use."""
         key = (topic, partition)
         log = self.logs.get(key)
         if log is None:
             assert key in self._found, f"{topic}-{partition} has no directory"
-            log = self._new_log(key, config, is_clean=self.was_clean and key not in self._shortened)
+            is_clean = self.was_clean and key not in self._shortened and key not in self._unrecovered
+            log = self._new_log(key, config, is_clean=is_clean)
         return log
 
     def create_log(self, topic: str, partition: int, topic_id: bytes | None, config: LogConfig) -> PartitionLog:
-        """A new partition, or the one that is here already."""
-        key = (topic, partition)
-        if key in self._found:
+        """Returns the log of a partition; creates its directory if it does not exist."""
+        if (topic, partition) in self._found:
             return self.open_log(topic, partition, config)
         self.make_log_directory(topic, partition, topic_id)
         return self.create_prepared_log(topic, partition, config)
 
     def make_log_directory(self, topic: str, partition: int, topic_id: bytes | None) -> None:
-        """What a new partition has on disk. Touches nothing else, so a thread may do it."""
-        path = self.path_of(topic, partition)
+        """Creates the directory of a new partition. Changes nothing in memory, so a thread may call it."""
+        self._make_directory(self.path_of(topic, partition), topic_id)
+
+    def _make_directory(self, path: str, topic_id: bytes | None) -> None:
         filesystem = self.files.filesystem
         filesystem.make_directory(path)
         if topic_id is not None:
             filesystem.replace(f"{path}/{PARTITION_METADATA}", encode_partition_metadata(topic_id), sync=False)
 
     def create_prepared_log(self, topic: str, partition: int, config: LogConfig) -> PartitionLog:
-        """A new partition whose directory has been made."""
+        """Returns the log of a new partition whose directory `make_log_directory` has created."""
         key = (topic, partition)
-        for offsets in self._all_offsets:
-            offsets.pop(key, None)
+        self.checkpoints.forget(key)
         self._found.add(key)
         return self._new_log(key, config, is_clean=True)
 
@@ -205,10 +209,7 @@ class DataDirectory:
             self.files,
             self.path_of(*key),
             config,
-            log_start_offset=self._log_starts.get(key, 0),
-            recovery_point=self._recovery_points.get(key, 0),
-            high_watermark=self._high_watermarks.get(key, 0),
-            cleaner_offset=self._cleaner_offsets.get(key),
+            self.checkpoints[key],
             is_clean=is_clean,
             random_below=self._random_below,
             on_unsound=partial(self.unsound.add, key),
@@ -216,107 +217,85 @@ class DataDirectory:
         self.logs[key] = log
         return log
 
-    def topic_id(self, topic: str, partition: int) -> bytes | None:
-        """What partition.metadata says; None where there is none."""
-        try:
-            content = self.files.filesystem.read(f"{self.path_of(topic, partition)}/{PARTITION_METADATA}")
-        except FileNotFoundError:
-            return None
-        return decode_partition_metadata(content)
-
-    def delete_log(self, topic: str, partition: int, unique: str) -> None:
-        """Renames the directory at once; `purge_deleted` removes it when no response reads from it any more."""
+    def end_offset_on_disk(self, topic: str, partition: int) -> int:
+        """Returns the log end offset that a start would find. For a partition that is in two directories."""
         key = (topic, partition)
-        log = self.logs.pop(key, None)
-        self._found.discard(key)
-        doomed = f"{self.path}/{deleted_name(topic, partition, unique)}"
-        self.files.filesystem.rename(self.path_of(topic, partition), doomed)
-        for offsets in self._all_offsets:
-            offsets.pop(key, None)
-        self._deleted.append((doomed, log))
+        files = FileCache(self.files.filesystem)
+        path = self.path_of(topic, partition)
+        log = load_log(files, path, LogConfig(), self.checkpoints[key], is_clean=self.was_clean)
+        log.close_files()
+        if log.was_shortened:
+            self._shortened.add(key)
+        return log.log_end_offset
 
-    # Partitions that come from another data directory
+    def sync(self) -> None:
+        """Fsyncs the names of the partitions. Blocks."""
+        self.files.filesystem.sync_directory(self.path)
+
+    # Partitions that are moved here from another data directory
 
     def create_future(self, topic: str, partition: int, topic_id: bytes | None, unique: str) -> str | None:
-        """The directory for a copy; None if its name would be too long."""
+        """Creates the directory for a copy and returns its path; None if its name would be too long."""
         name = future_name(topic, partition, unique)
         if name is None:
             return None
         path = f"{self.path}/{name}"
-        self.files.filesystem.make_directory(path)
-        if topic_id is not None:
-            content = encode_partition_metadata(topic_id)
-            self.files.filesystem.replace(f"{path}/{PARTITION_METADATA}", content, sync=False)
+        self._make_directory(path, topic_id)
         return path
 
     def discard_future(self, topic: str, partition: int, path: str, unique: str) -> None:
-        doomed = f"{self.path}/{deleted_name(topic, partition, unique)}"
-        self.files.filesystem.rename(path, doomed)
-        self._deleted.append((doomed, None))
+        self._rename_deleted(topic, partition, path, unique, None)
 
     def adopt_future(
-        self,
-        topic: str,
-        partition: int,
-        path: str,
-        config: LogConfig,
-        *,
-        log_start_offset: int,
-        recovery_point: int,
-        high_watermark: int,
+        self, topic: str, partition: int, path: str, config: LogConfig, offsets: CheckpointedOffsets
     ) -> PartitionLog:
-        """The copy becomes the log, on the disk too: from here on a crash finds it. Blocks on an fsync."""
+        """Makes the copy in `path` the log of the partition, durably: after a crash it is found. Blocks on fsync."""
         key = (topic, partition)
         filesystem = self.files.filesystem
         filesystem.rename(path, self.path_of(topic, partition))
         try:
             filesystem.sync_directory(self.path)
-            self._log_starts[key] = log_start_offset
-            self._recovery_points[key] = recovery_point
-            self._high_watermarks[key] = high_watermark
-            self._cleaner_offsets.pop(key, None)
+            self.checkpoints[key] = offsets
             log = self._new_log(key, config, is_clean=True)
-            log.load()
+            log.open()
         except BaseException:
             self.logs.pop(key, None)
-            for offsets in self._all_offsets:
-                offsets.pop(key, None)
+            self.checkpoints.forget(key)
             filesystem.rename(self.path_of(topic, partition), path)
             raise
         self._found.add(key)
-        log.recovery_point = recovery_point
+        log.recovery_point = offsets.recovery_point
         return log
 
-    def end_offset_on_disk(self, topic: str, partition: int) -> int:
-        """Where the log ends, found out as a start finds it out. For a partition that two directories hold."""
-        key = (topic, partition)
-        loaded = load_log(
-            FileCache(self.files.filesystem),
-            self.path_of(topic, partition),
-            LogConfig(),
-            log_start_offset=self._log_starts.get(key, 0),
-            recovery_point=self._recovery_points.get(key, 0),
-            cleaner_offset=self._cleaner_offsets.get(key, 0),
-            is_clean=self.was_clean,
-        )
-        for segment in loaded.segments:
-            segment.close()
-        if loaded.was_shortened:
-            self._shortened.add(key)
-        return loaded.log_end_offset
+    # Deleted partitions
 
-    def sync(self) -> None:
-        """The names of its partitions are on the disk. Blocks."""
-        self.files.filesystem.sync_directory(self.path)
+    def delete_log(self, topic: str, partition: int, unique: str) -> None:
+        """Renames the directory. `pop_purgeable` returns it when no response reads from it any more."""
+        key = (topic, partition)
+        log = self.logs.pop(key, None)
+        self._found.discard(key)
+        self._rename_deleted(topic, partition, self.path_of(topic, partition), unique, log)
+        self.checkpoints.forget(key)
+
+    def _rename_deleted(self, topic: str, partition: int, path: str, unique: str, log: PartitionLog | None) -> None:
+        deleted = f"{self.path}/{deleted_name(topic, partition, unique)}"
+        self.files.filesystem.rename(path, deleted)
+        self._deleted.append((deleted, log))
+
+    @property
+    def has_deleted(self) -> bool:
+        return bool(self._deleted)
 
     def purge_deleted(self) -> int:
-        """Removes the deleted partitions that nobody reads. How many are left. Blocks on large ones."""
-        self.remove_directories(self.take_purgeable())
+        """Removes the deleted partitions that are not read any more; returns how many are left. Blocks."""
+        self.remove_directories(self.pop_purgeable())
         return len(self._deleted)
 
-    def take_purgeable(self) -> list[str]:
-        """The directories of deleted partitions that nobody reads any more, their files closed: here, since the cache
-        of open files is the loop's alone. The caller removes them."""
+    def pop_purgeable(self) -> list[str]:
+        """Returns the directories of deleted partitions that are not read any more, for `remove_directories`.
+
+        Their files are closed here, on the loop: the cache of open files knows no threads.
+        """
         purgeable: list[str] = []
         left: list[tuple[str, PartitionLog | None]] = []
         for path, log in self._deleted:
@@ -330,88 +309,48 @@ class DataDirectory:
         return purgeable
 
     def remove_directories(self, paths: Iterable[str]) -> None:
-        """Blocks on large ones: for a thread. What cannot be removed is found again at the next start."""
+        """Removes directories with their files, in a thread: this may block for long. The next start finds the rest."""
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 self.files.filesystem.remove_directory(path)
 
-    # Checkpoints
-
-    def checkpoint_recovery_points(self) -> None:
-        self.write_checkpoints([self._recovery_point_checkpoint()])
-
-    def checkpoint_high_watermarks(self) -> None:
-        self.write_checkpoints([self._high_watermark_checkpoint()])
-
-    def checkpoint_log_starts(self) -> None:
-        self.write_checkpoints([self._log_start_checkpoint()])
-
-    def take_checkpoints(self) -> list[tuple[str, dict[TopicPartition, int]]]:
-        """All as they are now; the caller has them written, in a thread."""
-        return [
-            self._recovery_point_checkpoint(),
-            self._high_watermark_checkpoint(),
-            self._log_start_checkpoint(),
-            *self.take_cleaner_checkpoint(),
-        ]
-
-    def take_cleaner_checkpoint(self) -> list[tuple[str, dict[TopicPartition, int]]]:
-        """How far the logs are compacted, if that has changed: most directories have no such file."""
-        offsets = self._cleaner_offsets
-        for key, log in self.logs.items():
-            if log.cleaner_offset is not None:
-                offsets[key] = log.cleaner_offset
-        if offsets == self._written_cleaner_offsets:
-            return []
-        self._written_cleaner_offsets = dict(offsets)
-        return [(f"{self.path}/{CLEANER_CHECKPOINT}", self._written_cleaner_offsets)]
-
-    def write_checkpoints(self, checkpoints: Iterable[tuple[str, dict[TopicPartition, int]]]) -> None:
-        """Blocks on fsync. Not two at a time."""
-        for path, offsets in checkpoints:
-            write_offsets(self.files.filesystem, path, offsets)
-
-    def _recovery_point_checkpoint(self) -> tuple[str, dict[TopicPartition, int]]:
-        self._recovery_points.update((key, log.recovery_point) for key, log in self.logs.items())
-        return f"{self.path}/{RECOVERY_POINT_CHECKPOINT}", dict(self._recovery_points)
-
-    def _high_watermark_checkpoint(self) -> tuple[str, dict[TopicPartition, int]]:
-        self._high_watermarks.update((key, log.high_watermark) for key, log in self.logs.items() if log.is_loaded)
-        return f"{self.path}/{REPLICATION_CHECKPOINT}", dict(self._high_watermarks)
-
-    def _log_start_checkpoint(self) -> tuple[str, dict[TopicPartition, int]]:
-        """Only where the start lies within a segment: otherwise the files tell it."""
-        for key, log in self.logs.items():
-            if log.is_loaded:
-                if log.log_start_offset > log.segment_base_offsets[0]:
-                    self._log_starts[key] = log.log_start_offset
-                else:
-                    self._log_starts.pop(key, None)
-        return f"{self.path}/{LOG_START_CHECKPOINT}", dict(self._log_starts)
+    # Closing
 
     def close(self, now_ms: int) -> None:
-        """A clean stop: everything on the disk, then the word that it is, then the lock."""
-        filesystem = self.files.filesystem
-        loaded = [log for log in self.logs.values() if log.is_loaded]
-        unflushed = [log for log in loaded if log.recovery_point < log.log_end_offset]
-        for log in unflushed if len(unflushed) <= _FEW_LOGS else ():
+        """Shuts down cleanly: flushes everything, then writes the clean shutdown marker, then releases the lock."""
+        filesystem, checkpoints = self.files.filesystem, self.checkpoints
+        opened = [(handle, log) for handle in self.logs.values() if (log := handle.opened) is not None]
+        unflushed = [log for _, log in opened if log.recovery_point < log.log_end_offset]
+        if len(unflushed) > _FEW_LOGS:
+            filesystem.sync_all()  # reports no failure: the fsyncs do, and have little left to write
+        for log in unflushed:
             log.flush(now_ms)
-        self.checkpoint_high_watermarks()
-        self.checkpoint_log_starts()
-        self.write_checkpoints(self.take_cleaner_checkpoint())
-        end_offsets = [(log, log.log_end_offset) for log in loaded]
-        for log in loaded:
-            log.close()
-        if any(log.recovery_point < end_offset for log, end_offset in end_offsets):
-            filesystem.sync_all()
-            for log, end_offset in end_offsets:
-                log.recovery_point = end_offset
-        self.checkpoint_recovery_points()
-        if self.was_clean or len(loaded) == len(self._found):
-            # After a crash, a log that nobody used was not recovered yet: then the next start has to do it.
+        checkpoints.write([*checkpoints.collect_offsets(self.logs), *checkpoints.collect_cleaner_offsets(self.logs)])
+        for handle, _ in opened:
+            handle.close()
+        checkpoints.write([checkpoints.collect_recovery_points(self.logs)])
+        if not any(handle.needs_recovery for handle in self.logs.values()):
+            self._write_unrecovered()
             filesystem.replace(f"{self.path}/{_CLEAN_SHUTDOWN}", _CLEAN_SHUTDOWN_CONTENT)
         self.release()
 
+    def _write_unrecovered(self) -> None:
+        """Lists logs that a crash may have damaged and that belong to no topic, so that the rest counts as clean."""
+        unknown = self._found.difference(self.logs)
+        left = unknown & self._unrecovered if self.was_clean else unknown
+        path = f"{self.path}/{_UNRECOVERED}"
+        if left:
+            self.files.filesystem.replace(path, encode_lines(sorted(left)))
+        else:
+            self.files.filesystem.remove(path)
+
     def release(self) -> None:
-        """Only the lock, as after a crash or a broken disk."""
+        """Releases only the lock, as after a crash or a disk failure."""
         self._lock.release()
+
+
+def _read_partitions(filesystem: FileSystem, path: str) -> set[TopicPartition]:
+    try:
+        return {(topic, int(partition)) for topic, partition in decode_lines(filesystem.read(path))}
+    except (FileNotFoundError, ValueError):
+        return set()

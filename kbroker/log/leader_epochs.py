@@ -1,21 +1,21 @@
-"""`leader-epoch-checkpoint`: which leader epoch began at which offset. Version 0, count, then "epoch offset" lines.
+"""`leader-epoch-checkpoint`: the start offset of each leader epoch. Version 0, count, then "epoch offset" lines.
 
-Both columns grow. The batches carry their epoch too, so a lost file is rebuilt from the log; hence no fsync here.
+Both columns grow. Batches have their epoch too, so a lost file can be rebuilt from the log: it is never fsynced.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.errors import StorageFailure
-from kbroker.log.checkpoint import decode_lines, encode_lines
-from kbroker.log.filesystem import FileSystem
+from kbroker.log.files.checkpoint import decode_lines, encode_lines
+from kbroker.log.files.filesystem import FileSystem
 
 __all__ = ["UNDEFINED_EPOCH", "UNDEFINED_OFFSET", "EpochEntry", "LeaderEpochs"]
 
-UNDEFINED_EPOCH = -1
-UNDEFINED_OFFSET = -1
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
 
 
 class EpochEntry(NamedTuple):
@@ -29,7 +29,7 @@ class LeaderEpochs:
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem
         self._path = path
-        self.is_readable = True  # False: the file made no sense, and the log has to tell
+        self.is_readable = True  # False: the file is damaged and has to be rebuilt from the log
         self.entries: list[EpochEntry] = self._read()
         self.latest = self.entries[-1].epoch if self.entries else UNDEFINED_EPOCH
 
@@ -45,7 +45,7 @@ class LeaderEpochs:
         return entries
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """`epoch` begins here. What contradicts it, a later epoch or a later start, was never committed."""
+        """Adds an epoch and writes the file. Removes entries with a later epoch or start: they were never committed."""
         before, latest = list(self.entries), self.latest
         if self.note(epoch, start_offset):
             try:
@@ -55,7 +55,7 @@ class LeaderEpochs:
                 raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """As `assign`, in memory only; True if anything changed."""
+        """Like `assign`, in memory only. Returns whether anything changed."""
         entries = self.entries
         if epoch < 0 or (entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset):
             return False
@@ -66,7 +66,7 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
-        """Where the largest known epoch that is not above `epoch` ends: what OffsetForLeaderEpoch answers."""
+        """Returns the largest known epoch up to `epoch`, and its end offset, as in OffsetForLeaderEpoch."""
         entries = self.entries
         if epoch == UNDEFINED_EPOCH:
             return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
@@ -74,13 +74,13 @@ class LeaderEpochs:
             return EpochEntry(epoch, log_end_offset)
         higher = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
         if higher == len(entries):
-            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)  # an epoch from the future
+            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)  # above all known epochs
         if higher == 0:
-            return EpochEntry(epoch, entries[0].start_offset)  # older than all that is left
+            return EpochEntry(epoch, entries[0].start_offset)  # below all known epochs
         return EpochEntry(entries[higher - 1].epoch, entries[higher].start_offset)
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that an offset was written in."""
+        """Returns the epoch in which an offset was written; -1 if it is not known."""
         found = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
         return self.entries[found].epoch if found >= 0 else UNDEFINED_EPOCH
 
@@ -88,7 +88,7 @@ class LeaderEpochs:
         self._keep([entry for entry in self.entries if entry.start_offset < end_offset])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The epoch that covers the new start begins there."""
+        """Drops epochs before the start offset. The epoch that covers it begins there."""
         before = [entry for entry in self.entries if entry.start_offset <= start_offset]
         if before:
             kept = [EpochEntry(before[-1].epoch, start_offset)]

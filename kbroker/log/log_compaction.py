@@ -1,24 +1,23 @@
-"""What compaction asks of a log, on the loop: how much there is to do, what a round has to know, the swap at its end.
+"""Part of compaction that runs on the loop: measures a log, starts a round, swaps the segments at its end.
 
-The work itself is `compaction`'s, in a thread; it never touches a log.
+The work in between is in `cleaning.compaction`, in a thread, and never uses a log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbroker.log.cleanable import Cleanable, find_cleanable
-from kbroker.log.cleaned_segment import CleanedSegment
-from kbroker.log.compaction import Compaction, Limits, Pace, Source
-from kbroker.log.partition_log import PartitionLog
-from kbroker.log.segment import Segment
+from kbroker.log.cleaning.cleanable import Cleanable, find_cleanable
+from kbroker.log.cleaning.cleaned_segment import CleanedSegment
+from kbroker.log.cleaning.compaction import Compaction, Limits, Pace, SourceSegment
+from kbroker.log.open_log import OpenLog
+from kbroker.log.segments.segment import Segment
 
 __all__ = ["begin_compaction", "cleanable_of", "replace_segments"]
 
 
-def cleanable_of(log: PartitionLog, now_ms: int) -> Cleanable:
-    """How much there is to compact."""
-    log.load()
+def cleanable_of(log: OpenLog, now_ms: int) -> Cleanable:
+    """Returns how much of the log can be compacted."""
     return find_cleanable(
         log.segments,
         log.config,
@@ -30,12 +29,12 @@ def cleanable_of(log: PartitionLog, now_ms: int) -> Cleanable:
     )
 
 
-def begin_compaction(log: PartitionLog, cleanable: Cleanable, now_ms: int, limits: Limits, pace: Pace) -> Compaction:
-    """All that a round has to know: it runs in a thread, and what it asks of the log it asks here."""
+def begin_compaction(log: OpenLog, cleanable: Cleanable, now_ms: int, limits: Limits, pace: Pace) -> Compaction:
+    """Copies everything that a round needs to know of the log, because the round runs in a thread."""
     end_offset = cleanable.first_uncleanable_offset
     segments = log.segments
     sources = [
-        Source(segment, segment.file.path, segment.base_offset, end, segment.ensure_size())
+        SourceSegment(segment, segment.file.path, segment.base_offset, end, segment.ensure_size())
         for number, segment in enumerate(segments)
         if (end := segments.end_of(number)) is not None and end <= end_offset
     ]
@@ -53,23 +52,23 @@ def begin_compaction(log: PartitionLog, cleanable: Cleanable, now_ms: int, limit
     )
 
 
-def replace_segments(log: PartitionLog, old: Sequence[Segment], cleaned: CleanedSegment, now_ms: int) -> bool:
-    """Puts what compaction has written in the place of these, at once for every reader. Slices of the old ones can be
-    read on. False: they are not here any more, or not alone.
+def replace_segments(log: OpenLog, old: Sequence[Segment], cleaned: CleanedSegment, now_ms: int) -> bool:
+    """Replaces segments with the one that compaction has written. Slices of the old segments stay valid.
 
-    StorageFailure: the files are half renamed; the next start completes it.
+    Returns False if the segments are not in the log any more, or not next to each other. Raises StorageFailure if only
+    some files could be renamed; the next start completes the swap.
     """
     segments = log.segments
     number = segments.find_run(old)
     if number is None:
         return False
     cleaned.begin_swap()
-    doomed = [file for segment in old for file in segment.mark_deleted()]
+    replaced = [file for segment in old for file in segment.mark_deleted()]
     cleaned.end_swap()
-    log.doomed.add(now_ms + log.config.file_delete_delay_ms, doomed)
+    log.pending_deletes.add(now_ms + log.config.file_delete_delay_ms, replaced)
     new = Segment(log.files, log.path, cleaned.base_offset, log.config.index_interval_bytes)
     new.size = cleaned.size
     segments.replace_run(number, len(old), new)
     log.snapshots.remove_strays(segment.base_offset for segment in segments)
-    log.set_high_watermark(log.high_watermark)  # which may have been in one of the old ones
+    log.set_high_watermark(log.high_watermark)  # its position may be in a replaced segment
     return True

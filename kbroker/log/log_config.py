@@ -1,4 +1,4 @@
-"""What of a topic's configuration the log acts on, with Kafka's defaults. Names are the topic configs' own."""
+"""Topic configs that a log uses, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 __all__ = ["UNLIMITED", "LogConfig"]
 
-UNLIMITED: Final = (1 << 63) - 1  # how Kafka writes "no bound" in a long
+UNLIMITED: Final = (1 << 63) - 1  # Long.MAX_VALUE, Kafka's "no limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,14 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
-    retention_ms: int = 7 * 24 * 3_600_000  # -1: for ever
+    retention_ms: int = 7 * 24 * 3_600_000  # -1: no limit
     retention_bytes: int = -1
     file_delete_delay_ms: int = 60_000
     flush_messages: int = UNLIMITED
     flush_ms: int = UNLIMITED
     max_message_bytes: int = (1 << 20) + 12
     compression_type: str = "producer"  # or uncompressed, gzip, snappy, lz4, zstd
-    compression_level: int | None = None  # of the forced codec; None is the codec's own default
+    compression_level: int | None = None  # of compression_type; None: the default of the codec
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     delete_retention_ms: int = 24 * 3_600_000
     min_cleanable_dirty_ratio: float = 0.5
@@ -42,7 +42,7 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """A compacted log closes its segment in time for max.compaction.lag.ms."""
+        """Age at which a segment rolls. A compacted log rolls in time for max.compaction.lag.ms."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property

@@ -1,29 +1,30 @@
-"""From the files of a partition to the state of its log: a clean start, and the start after a crash.
+"""Opens the log of a partition from its files, after a clean stop and after a crash.
 
-After a crash what lies past the recovery point is read and checked, batch for batch; the valid prefix is kept, the rest
-cut off, indexes and producer state are built anew. Below the recovery point the files are trusted: they were fsynced.
+After a crash, recovery reads and checks every batch from the recovery point on. It keeps the valid batches, truncates
+the rest, and rebuilds indexes and producer state. Files below the recovery point are trusted: they were fsynced.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 from kbroker.errors import RecoveryNeeded
-from kbroker.log.cleaned_segment import CLEANED_SUFFIX, complete_swaps
-from kbroker.log.file_cache import FileCache
+from kbroker.log.cleaning.cleaned_segment import CLEANED_SUFFIX, complete_swaps
+from kbroker.log.files.checkpoint import NO_OFFSETS, CheckpointedOffsets
+from kbroker.log.files.file_cache import FileCache
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.log_config import UNLIMITED, LogConfig
-from kbroker.log.offset_index import new_offset_index
-from kbroker.log.producer_replay import ProducerSnapshots, rebuild_producers
-from kbroker.log.producer_state import ProducerState
-from kbroker.log.segment import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, Segment
-from kbroker.log.segment_list import SegmentList
-from kbroker.log.time_index import new_time_index
+from kbroker.log.open_log import OpenLog
+from kbroker.log.producers.producer_replay import ProducerSnapshots, rebuild_producers
+from kbroker.log.roll_rules import no_jitter
+from kbroker.log.segments.offset_index import new_offset_index
+from kbroker.log.segments.segment import DELETED_SUFFIX, Segment
+from kbroker.log.segments.segment_list import SegmentList
+from kbroker.log.segments.time_index import new_time_index
 from kbroker.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, InvalidBatch, validate_stored_batch
 
-__all__ = ["LEADER_EPOCH_CHECKPOINT", "LoadedLog", "load_log"]
+__all__ = ["LEADER_EPOCH_CHECKPOINT", "load_log"]
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 _LEFT_OVER = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
@@ -31,32 +32,24 @@ _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 _CHUNK = 1 << 20
 
 
-@dataclass(slots=True)
-class LoadedLog:
-    segments: SegmentList
-    epochs: LeaderEpochs
-    producers: ProducerState
-    snapshots: ProducerSnapshots
-    log_start_offset: int
-    log_end_offset: int
-    was_shortened: bool
-
-
 def load_log(
     files: FileCache,
     path: str,
     config: LogConfig,
+    offsets: CheckpointedOffsets = NO_OFFSETS,
     *,
-    log_start_offset: int = 0,
-    recovery_point: int = 0,
-    cleaner_offset: int = 0,
     is_clean: bool = True,
     may_recover: bool = True,
-) -> LoadedLog:
-    """`cleaner_offset`: up to there it has been compacted, and may have holes. Unless it `may_recover`, a log that is
-    shorter than it was left, or has to be cut, is RecoveryNeeded, and not touched."""
+    random_below: Callable[[int], int] = no_jitter,
+) -> OpenLog:
+    """Reads a log from its files. The caller sets its high watermark.
+
+    Raises RecoveryNeeded, without changing the log, if it is damaged or shorter than `offsets` say and not
+    `may_recover`.
+    """
+    log_start_offset, recovery_point, _, cleaner_offset = offsets
     if not (is_clean or may_recover):
-        raise RecoveryNeeded(f"{path} was not closed and has to be recovered")
+        raise RecoveryNeeded(f"{path} was not closed cleanly and needs recovery")
     filesystem = files.filesystem
     names = filesystem.list_names(path)
     for name in names:
@@ -72,14 +65,14 @@ def load_log(
     )
     epochs = LeaderEpochs(filesystem, f"{path}/{LEADER_EPOCH_CHECKPOINT}")
     was_shortened = False
-    holes_end = UNLIMITED if config.is_compacted else cleaner_offset
+    holes_end = UNLIMITED if config.is_compacted else cleaner_offset or 0
     if is_clean:
         try:
             segments.active.load()
         except InvalidBatch as problem:
             if not may_recover:
                 _close(segments)
-                raise RecoveryNeeded(f"{path} is damaged at its end: {problem}") from problem
+                raise RecoveryNeeded(f"{path} has a damaged end: {problem}") from problem
             was_shortened = _recover(segments, segments.active.base_offset, epochs, holes_end)
     else:
         was_shortened = _recover(segments, recovery_point, epochs, holes_end)
@@ -87,11 +80,11 @@ def load_log(
     log_start_offset = max(log_start_offset, segments.first.base_offset)
     if log_end_offset < max(log_start_offset, recovery_point) and not may_recover:
         _close(segments)
-        raise RecoveryNeeded(f"{path} ends at offset {log_end_offset}, and was longer")
+        raise RecoveryNeeded(f"{path} ends at offset {log_end_offset}, below its recovery point or start offset")
     if log_end_offset < log_start_offset:
-        # What the start offset speaks of is gone altogether.
+        # All records from the log start offset on are lost.
         for segment in segments.replace_all(Segment.create(files, path, log_start_offset, interval)):
-            _unlink(files, segment)
+            segment.unlink()
         log_end_offset, was_shortened = log_start_offset, True
     was_shortened |= log_end_offset < recovery_point
     if not epochs.is_readable:
@@ -101,7 +94,21 @@ def load_log(
     snapshots = ProducerSnapshots(filesystem, path, names)
     producers = rebuild_producers(segments, snapshots, log_end_offset)
     snapshots.remove_strays(segment.base_offset for segment in segments)
-    return LoadedLog(segments, epochs, producers, snapshots, log_start_offset, log_end_offset, was_shortened)
+    return OpenLog(
+        files,
+        path,
+        config,
+        segments=segments,
+        leader_epochs=epochs,
+        producers=producers,
+        snapshots=snapshots,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        recovery_point=log_end_offset if is_clean else min(recovery_point, log_end_offset),
+        cleaner_offset=cleaner_offset,
+        was_shortened=was_shortened,
+        random_below=random_below,
+    )
 
 
 def _close(segments: SegmentList) -> None:
@@ -110,16 +117,18 @@ def _close(segments: SegmentList) -> None:
 
 
 def _recover(segments: SegmentList, recovery_point: int, epochs: LeaderEpochs, holes_end: int) -> bool:
-    """True if anything was cut off. All the segments before the recovery point's are taken as they are.
+    """Recovers the segments from the one with the recovery point on. Returns whether the log was truncated.
 
-    Behind `holes_end` a segment that does not reach the next one has lost something: nothing after it can be right.
+    From `holes_end` on a segment that ends before the next one begins has lost batches: all later segments are deleted.
+    Before it, compaction may have removed the batches. A gap beyond the segment's range of offsets is a follower's copy
+    of a gap in the leader's log.
     """
     first = segments.floor_number(recovery_point)
     epochs_changed = False
-    was_cut = False
+    was_truncated = False
     for number in range(first, len(segments)):
         segment = segments[number]
-        segment.is_active = True  # whoever comes last stays so
+        segment.is_active = True  # the last one stays active
         size = segment.ensure_size()
         end = 0
         for position, header in _recovered_batches(segment, recovery_point):
@@ -127,27 +136,34 @@ def _recover(segments: SegmentList, recovery_point: int, epochs: LeaderEpochs, h
                 epochs_changed |= epochs.note(header.leader_epoch, header.base_offset)
             end = position + header.size
         next_base = segments.end_of(number)
-        has_hole = next_base is not None and segment.next_offset < next_base and next_base > holes_end
+        has_hole = (
+            next_base is not None
+            and segment.next_offset < next_base <= segment.last_possible_offset
+            and next_base > holes_end
+        )
         if end < size:
+            # Fsync: after a roll the recovery point is in a later segment, and no recovery checks this one again.
             segment.file.open().truncate(end)
+            segment.file.open().sync()
             segment.size = end
         if next_base is not None and (end < size or has_hole or segment.next_offset > next_base):
             for later in segments.pop_behind(number):
-                _unlink(later.file_cache, later)
-            was_cut = True
-        was_cut |= end < size
-        if was_cut:
+                later.unlink()
+            segment.is_new = True  # the next flush has to fsync the directory too: the deleted names must not return
+            was_truncated = True
+        was_truncated |= end < size
+        if was_truncated:
             break
         if next_base is not None:
             segment.become_inactive()
             segment.is_active = False
     if epochs_changed and epochs.is_readable:
         epochs.write()
-    return was_cut
+    return was_truncated
 
 
 def _recovered_batches(segment: Segment, recovery_point: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Every valid batch past the recovery point, taken into the segment's indexes as it comes."""
+    """Yields every valid batch from the recovery point on, and adds it to the indexes of the segment."""
     position = _trusted_start(segment, recovery_point)
     segment.bytes_since_entry = 0
     next_offset = segment.base_offset
@@ -162,31 +178,28 @@ def _recovered_batches(segment: Segment, recovery_point: int) -> Iterator[tuple[
 
 
 def _trusted_start(segment: Segment, recovery_point: int) -> int:
-    """The position of the last indexed batch that was fsynced; 0, and empty indexes, if there is none to trust."""
-    written = segment.read_written_indexes()
+    """Returns the position of the last valid indexed batch below the recovery point; 0, with empty indexes, if none is.
+
+    A damaged batch is not trusted although it was fsynced: recovery starts before it, and truncates the log there.
+    """
+    written = segment.index_files.read_sorted()
     if written is not None:
         offset_index, time_index = written
         offset_index.truncate(offset_index.floor(recovery_point - 1 - segment.base_offset) + 1)
         while len(offset_index):
             last_offset, position = offset_index.keys[-1] + segment.base_offset, offset_index.values[-1]
-            if _has_batch(segment, position, last_offset):
+            _, header = next(_valid_batches(segment, position), (-1, None))
+            if header is not None and header.last_offset == last_offset and header.base_offset >= segment.base_offset:
                 time_index.truncate_values_from(offset_index.keys[-1] + 1)
-                segment.start_indexes(offset_index, time_index, floor=segment.header_at(position).base_offset - 1)
+                segment.start_indexes(offset_index, time_index, floor=header.base_offset - 1)
                 return position
-            offset_index.truncate(0)
+            offset_index.truncate(len(offset_index) - 1)
     segment.start_indexes(new_offset_index(), new_time_index(), floor=segment.base_offset - 1)
     return 0
 
 
-def _has_batch(segment: Segment, position: int, last_offset: int) -> bool:
-    try:
-        return segment.header_at(position).last_offset == last_offset
-    except InvalidBatch:
-        return False
-
-
 def _valid_batches(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Batches whose bytes are whole and whose CRC is right, up to the first that is not."""
+    """Yields batches up to the first that is incomplete or has a wrong CRC."""
     handle, size = segment.file.open(), segment.ensure_size()
     chunk, start = b"", position
     while size - position >= HEADER_SIZE:
@@ -199,7 +212,7 @@ def _valid_batches(segment: Segment, position: int) -> Iterator[tuple[int, Batch
         try:
             header = validate_stored_batch(chunk, at)
         except InvalidBatch:
-            return  # torn or rotten
+            return
         yield position, header
         position += header.size
 
@@ -215,10 +228,3 @@ def _rebuild_epochs(segments: SegmentList, epochs: LeaderEpochs) -> None:
             if header.leader_epoch > epochs.latest:
                 epochs.note(header.leader_epoch, header.base_offset)
     epochs.write()
-
-
-def _unlink(files: FileCache, segment: Segment) -> None:
-    segment.file.generation += 1
-    segment.file.unlink()
-    for suffix in INDEX_SUFFIXES:
-        files.filesystem.remove(segment.file.path[: -len(LOG_SUFFIX)] + suffix)

@@ -1,62 +1,14 @@
-"""Which segments at the front of a log may go: too old, too much, or before the log's start; and taking them off it."""
+"""Rules of retention: which segments at the front of a log are too old, too much, or before the log start offset."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kbroker.log.log_config import LogConfig
-from kbroker.log.segment import Segment
-from kbroker.log.segment_list import SegmentList
+from kbroker.log.segments.segment import Segment
+from kbroker.log.segments.segment_list import SegmentList
 
-if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
-
-__all__ = ["apply_retention", "count_deletable", "delete_records_before", "raise_log_start_offset"]
-
-
-def apply_retention(log: PartitionLog, now_ms: int) -> int:
-    """How many segments went. Their files are renamed, and wait among the doomed."""
-    segments = log.segments
-    count = count_deletable(
-        segments,
-        log.config,
-        now_ms=now_ms,
-        high_watermark=log.high_watermark,
-        log_start_offset=log.log_start_offset,
-        log_end_offset=log.log_end_offset,
-    )
-    if not count:
-        return 0
-    if count == len(segments):
-        log.roll(now_ms)
-    due_ms = now_ms + log.config.file_delete_delay_ms
-    for segment in segments.pop_first(count):
-        log.doomed.add(due_ms, segment.mark_deleted())
-    log.raise_log_start_offset(segments.first.base_offset)
-    log.snapshots.remove_before(segments.first.base_offset)
-    return count
-
-
-def delete_records_before(log: PartitionLog, offset: int) -> int | None:
-    high_watermark = log.high_watermark
-    if offset == -1:
-        offset = high_watermark
-    if not 0 <= offset <= high_watermark:
-        return None
-    raise_log_start_offset(log, offset)
-    return log.log_start_offset
-
-
-def raise_log_start_offset(log: PartitionLog, offset: int) -> bool:
-    offset = min(offset, log.log_end_offset)
-    if offset <= log.log_start_offset:
-        return False
-    log._log_start_offset = offset
-    log._epochs.truncate_from_start(offset)
-    if log.high_watermark < offset:
-        log.set_high_watermark(offset)
-    return True
+__all__ = ["count_deletable"]
 
 
 def count_deletable(
@@ -68,9 +20,9 @@ def count_deletable(
     log_start_offset: int,
     log_end_offset: int,
 ) -> int:
-    """How many segments from the front may go. All of them may, if the active one is not empty: roll first then.
+    """Returns how many segments at the front may be deleted; never a segment that reaches above the high watermark.
 
-    Nothing at or above the high watermark is ever counted.
+    If it counts the active segment too, which is not empty then, the caller has to roll first.
     """
 
     def count(is_deletable: Callable[[Segment, int], bool], start: int) -> int:

@@ -1,1 +1,1 @@
-"""Bytes <-> messages: schemas, codecs, framing, record batches. Never does IO and knows no clock."""
+"""Kafka's wire formats: message schemas, codecs, framing, record batches. Does no IO and reads no clock."""

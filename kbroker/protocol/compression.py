@@ -1,7 +1,7 @@
-"""The codecs of Kafka's batches: gzip, snappy (xerial's framing, and raw), lz4 frames, zstd.
+"""Compression codecs of Kafka's batches: gzip, snappy (xerial framing, and raw), lz4 frames, zstd.
 
-Owns a hard bound on what decompression may produce: memory follows the bytes that come out, never what a header claims.
-Whatever bytes arrive, the only exception is InvalidBatch.
+Limits the size of decompressed data: memory is allocated for bytes that exist, never for the size that a header claims.
+Input of any kind raises no exception other than InvalidBatch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,27 @@ from kbroker.protocol.record_batch import InvalidBatch, ReadBuffer
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["MAX_DECOMPRESSED_SIZE", "Codec", "break_lz4_header", "compress", "decompress", "mend_lz4_header"]
+__all__ = [
+    "MAX_DECOMPRESSED_SIZE",
+    "Codec",
+    "break_lz4_header",
+    "compress",
+    "compresses_at_once",
+    "decompress",
+    "decompress_at_once",
+    "mend_lz4_header",
+]
 
 MAX_DECOMPRESSED_SIZE = 128 << 20
-_GZIP_DEFAULT_LEVEL = -1  # how Kafka's compression.gzip.level spells its default
+_GZIP_DEFAULT_LEVEL = -1  # the default of compression.gzip.level
+_LZ4_DEFAULT_LEVEL = 9  # the default of compression.lz4.level, with which Kafka uses the fast compressor
+_LZ4_FAST_LEVEL = 1
+_LZ4_CHUNK = 64 << 10
+
+# Uncompressed bytes that take about 1 ms, by codec. Measured: gzip 190, snappy 670, lz4 390, zstd 230 MB/s, and for
+# compression 34, 410, 400 and 57 MB/s.
+_DECOMPRESSED_AT_ONCE = (4 << 20, 192 << 10, 512 << 10, 384 << 10, 256 << 10)
+_COMPRESSED_AT_ONCE = (4 << 20, 32 << 10, 384 << 10, 384 << 10, 64 << 10)
 
 
 class Codec(IntEnum):
@@ -32,29 +49,36 @@ class Codec(IntEnum):
 
 
 def compress(codec: int, data: ReadBuffer, level: int | None = None) -> bytes:
-    """`data` as a Java client would write it. `level` is gzip's, lz4's or zstd's own scale; None is its default."""
+    """Compresses data as a Java client does. `level` is a level of the codec; None is its default."""
     if codec == Codec.NONE:
         return bytes(data)
     if codec == Codec.SNAPPY:
         return _compress_xerial(data)
     library = _library()
     if codec == Codec.LZ4:
+        if level is None or level == _LZ4_DEFAULT_LEVEL:
+            level = _LZ4_FAST_LEVEL
         # Java reads only frames of independent blocks.
         compressor = library.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-        compressor.compress(bytes(data))
+        view = memoryview(data)
+        for start in range(0, len(view), _LZ4_CHUNK):  # in chunks: a compressor does not release the GIL
+            compressor.compress(bytes(view[start : start + _LZ4_CHUNK]))
         return bytes(compressor.finish())
     if codec == Codec.GZIP:
         return bytes(library.gzip.compress(data, level=None if level == _GZIP_DEFAULT_LEVEL else level))
     if codec == Codec.ZSTD:
         return bytes(library.zstd.compress(data, level=level))
-    raise ValueError(f"no such codec: {codec}")
+    raise ValueError(f"unknown compression codec {codec}")
 
 
 def decompress(codec: int, data: ReadBuffer, max_size: int = MAX_DECOMPRESSED_SIZE) -> bytes:
-    """At most `max_size` bytes; one byte more, or anything malformed, is InvalidBatch(INVALID_RECORD)."""
+    """Decompresses data.
+
+    Raises InvalidBatch(INVALID_RECORD) if the data is malformed or larger than `max_size` bytes.
+    """
     if codec == Codec.NONE:
         if len(data) > max_size:
-            raise _invalid(f"{len(data)} bytes where at most {max_size} are allowed")
+            raise _invalid(f"{len(data)} bytes are more than the maximum of {max_size}")
         return bytes(data)
     if codec == Codec.SNAPPY:
         return _decompress_snappy(data, max_size)
@@ -63,8 +87,38 @@ def decompress(codec: int, data: ReadBuffer, max_size: int = MAX_DECOMPRESSED_SI
     return _decompress_framed(getattr(_library(), _FRAMED[codec]), data, max_size)
 
 
+def compresses_at_once(codec: int, size: int) -> bool:
+    """Whether `compress` takes less than about 1 ms."""
+    return size <= _COMPRESSED_AT_ONCE[codec]
+
+
+def decompress_at_once(codec: int, data: ReadBuffer) -> bytes | None:
+    """Decompresses data if that takes less than about 1 ms. Returns None if it takes longer, or if it fails."""
+    limit = _DECOMPRESSED_AT_ONCE[codec]
+    if len(data) > limit:
+        return None
+    if codec not in _FRAMED:
+        try:
+            return decompress(codec, data, limit)
+        except InvalidBatch:
+            return None
+    # The buffer is used again: a new one would be filled with zeros. A thread that finds none makes its own.
+    buffer = _spare_buffers.pop() if _spare_buffers else bytearray(max(_DECOMPRESSED_AT_ONCE[1:]))
+    library = _library()
+    try:
+        view = memoryview(buffer)[:limit]
+        return bytes(view[: getattr(library, _FRAMED[codec]).decompress_into(data, view)])
+    except library.DecompressionError:
+        return None
+    finally:
+        _spare_buffers.append(buffer)
+
+
+_spare_buffers: list[bytearray] = []
+
+
 def _library() -> Any:
-    """Loaded on first use: a broker that only stores and sends batches never needs it."""
+    """Imports cramjam on first use: a broker that only stores and sends batches does not need it."""
     import cramjam
 
     return cramjam
@@ -79,8 +133,11 @@ _FIRST_GUESS = 64 << 10
 
 
 def _decompress_framed(module: ModuleType, data: ReadBuffer, max_size: int) -> bytes:
-    """These formats need not say how large they are. A buffer of a likely size first; then an anonymous mapping as
-    large as the bound, of which the kernel provides only the pages that are written."""
+    """Decompresses a format that does not always state the decompressed size.
+
+    Tries a buffer of a likely size first, then an anonymous mapping of `max_size` bytes: the kernel allocates only the
+    pages that are written.
+    """
     error = _library().DecompressionError
     guess = min(max_size, max(_FIRST_GUESS, 4 * len(data)))
     buffer = bytearray(guess)
@@ -99,9 +156,9 @@ def _decompress_framed(module: ModuleType, data: ReadBuffer, max_size: int) -> b
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01" * 2  # version, and the lowest version that can read it
-_XERIAL_BLOCK_SIZE = 32 << 10  # what snappy-java takes by default
+_XERIAL_BLOCK_SIZE = 32 << 10  # the default of snappy-java
 _INT32 = Struct(">i")
-_SNAPPY_MAX_RATIO = 64  # no element yields more than 64 bytes, or a literal's own; so a larger claim is a lie
+_SNAPPY_MAX_RATIO = 64  # an element yields at most 64 bytes, or the bytes of a literal: larger claims are false
 
 
 def _compress_xerial(data: ReadBuffer) -> bytes:
@@ -122,7 +179,7 @@ def _decompress_snappy(data: ReadBuffer, max_size: int) -> bytes:
     out = bytearray()
     position, end = 0, len(view)
     while position < end:
-        # Streams may have been appended to one another: a header can return between blocks.
+        # Concatenated streams: a header may also follow a block.
         if bytes(view[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)
             continue
@@ -156,20 +213,22 @@ _LZ4_DICTIONARY = 0x01
 
 
 def mend_lz4_header(data: ReadBuffer) -> bytes:
-    """Clients of magic 0 computed the frame header's checksum over the frame's magic too; it is replaced by the right
-    one, whatever it was, as Kafka ignores it there (KAFKA-3160)."""
+    """Replaces the checksum of the frame header by the correct one.
+
+    Clients of magic 0 include the frame's magic number in this checksum. Kafka ignores it in magic 0 (KAFKA-3160).
+    """
     return _with_lz4_header_checksum(data, 4)
 
 
 def break_lz4_header(data: ReadBuffer) -> bytes:
-    """The same mistake made on purpose: consumers of magic 0 refuse the right checksum."""
+    """Writes the wrong checksum of clients of magic 0, which reject the correct one (KAFKA-3160)."""
     return _with_lz4_header_checksum(data, 0)
 
 
 def _with_lz4_header_checksum(data: ReadBuffer, covered_from: int) -> bytes:
     frame = bytearray(data)
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC or frame[4] & _LZ4_DICTIONARY:
-        raise _invalid("no lz4 frame that Kafka knows")
+        raise _invalid("not an lz4 frame that Kafka supports")
     position = 14 if frame[4] & _LZ4_CONTENT_SIZE else 6
     if position >= len(frame):
         raise _invalid("an lz4 frame's header is cut off")
@@ -178,7 +237,7 @@ def _with_lz4_header_checksum(data: ReadBuffer, covered_from: int) -> bytes:
 
 
 def _short_xxh32(data: bytes) -> int:
-    """xxHash32 with seed 0 of fewer than 16 bytes, which is all that a frame's header has."""
+    """Returns xxHash32 with seed 0 of fewer than 16 bytes. Frame headers are never longer."""
     value = 374761393 + len(data) & 0xFFFFFFFF
     position = 0
     while position + 4 <= len(data):

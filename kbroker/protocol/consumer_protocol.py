@@ -1,7 +1,7 @@
-"""What consumers tell each other through a classic group: subscriptions and assignments.
+"""Messages of the consumers in a classic group: subscriptions and assignments.
 
-Opaque to a broker, which reads them only to describe groups and to move between group protocols. On the wire an INT16
-version precedes each.
+Opaque to the broker, which reads them only to describe groups and to convert groups between protocols. An INT16 version
+precedes each message.
 """
 
 from __future__ import annotations

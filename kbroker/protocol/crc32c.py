@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), the checksum of a record batch of magic 2.
 
-The `crc32c` package uses the CPU's instruction; where it is missing, `crcmod` answers the same, fifty times slower.
-Owns the choice between them and nothing else.
+Chooses the implementation: the `crc32c` package, which uses the CPU's instruction, or else `crcmod`, which is fifty
+times slower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Checksum = Callable[[bytes | bytearray | memoryview], int]
 
 
 def from_crc32c_package() -> Checksum:
-    """The package's C function. Its `__init__` costs 62 ms (importlib.metadata), so the extension is loaded past it."""
+    """Returns the C function of the package. Loads the extension directly: the package's `__init__` takes 62 ms."""
     function: Checksum = (_extension_without_package() or importlib.import_module("crc32c")).crc32c
     return function
 

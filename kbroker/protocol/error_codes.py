@@ -1,6 +1,6 @@
-"""Kafka's error codes, as of release 4.1: name, number, and whether a client may simply try again.
+"""Kafka's error codes as of release 4.1: name, number, and whether the error is retriable.
 
-Owns the table; never raises. Codes are only ever added, so a number means the same in every release.
+Releases only add codes, so a number means the same in every release.
 """
 
 from __future__ import annotations

@@ -1,52 +1,65 @@
-"""Frames out of a stream of bytes: a four-byte length, big-endian, then that many bytes. No IO, no clock.
+"""Splits a stream of bytes into frames: a four-byte big-endian length, then that many bytes. No IO, no clock.
 
-Owns the one receive buffer of a connection. A length is checked, and its room reserved, before anything is allocated
-for it. Frames are views into the buffer, valid until `finish_run`; nothing is copied but the start of a frame whose
-end has not arrived yet, and that at most once, or when the buffer grows.
+Owns the receive buffer of a connection. A length alone reserves nothing: the buffer grows with the bytes that have
+arrived, and the budget is asked before each growth. Frames are views into the buffer, valid until `finish_run`. Bytes
+are copied only for an incomplete frame: once when it moves to the front of the buffer, or when the buffer grows.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from kbroker.errors import PeerError
 
-__all__ = ["BASE_BUFFER_SIZE", "READ_SIZE", "ByteBudget", "FrameReader"]
+__all__ = ["BASE_BUFFER_SIZE", "GROWING", "READ_SIZE", "SMALL", "WHOLE", "ByteBudget", "FrameReader"]
 
-# What a connection may hold without asking the budget: small requests flow even when large ones have used it up.
-BASE_BUFFER_SIZE = 16 * 1024
-# The most that one read takes: the turn of one connection.
-READ_SIZE = 256 * 1024
-# A frame up to here gets its room at once; a larger one as its bytes arrive, so that a length alone costs no memory.
-EAGER_SIZE = 1024 * 1024 + 64 * 1024
-# Buffers grow in these steps, so that frames of nearly one size do not make it grow each time.
-GRANULE = 64 * 1024
+# Not charged to the budget, so that small requests are read even if large ones have used up the budget.
+BASE_BUFFER_SIZE: Final = 16 * 1024
+# Maximum size of one read, so that other connections get their turn.
+READ_SIZE: Final = 256 * 1024
+# Buffer sizes are multiples of this, so that frames of similar sizes do not reallocate the buffer each time.
+GRANULE: Final = 64 * 1024
+# A full buffer grows by GROWTH, or to the whole frame once 1/ENOUGH of it has arrived. So a reservation is at most
+# ENOUGH times what has arrived. ENOUGH is a little more than GROWTH: the buffer for a batch of 1 MB, a usual size,
+# grows from 256 KB to the whole frame, and is not copied once more for the header of the request.
+GROWTH: Final = 4
+ENOUGH: Final = 5
 
-LENGTH_SIZE = 4
-POISON = 0xDB
+# Kinds of reservations. Integers, not enums: compiled code compares them without a lookup.
+WHOLE: Final = 0  # the buffer can hold the whole frame: the frame needs no more memory to complete
+SMALL: Final = 1  # the same, for a frame of at most GRANULE bytes
+GROWING: Final = 2  # the frame will need more
 
-_unpack_length = struct.Struct(">i").unpack_from
+LENGTH_SIZE: Final = 4
+POISON: Final = 0xDB
+
+_unpack_length: Final = struct.Struct(">i").unpack_from
 
 
 class ByteBudget(Protocol):
-    """What all connections together may hold."""
+    """Limit on the memory of all receive buffers together."""
 
-    def try_reserve(self, size: int) -> bool: ...
+    def try_reserve(self, size: int, kind: int) -> bool: ...
 
-    def release(self, size: int) -> None: ...
+    def change_kind(self, size: int, old: int, new: int) -> None:
+        """Counts a reservation of `size` bytes as `new` instead of `old`."""
+        ...
+
+    def release(self, size: int, kind: int) -> None: ...
 
     def is_tight(self) -> bool:
-        """Whether buffers that are not in use should be given back at once."""
+        """Whether unused buffers should be released at once."""
         ...
 
 
 class FrameReader:
     """The receive buffer of one connection.
 
-    A turn is: `free_view`, fill it, `received`, `take_frames`, handle them, `finish_run`.
-    `is_unfinished` says that frames (or a length that is an error) may be left for a turn without a read.
+    One turn: `free_view`, read into it, `received`, `take_frames`, handle the frames, `finish_run`.
+    `is_unfinished`: complete frames, or an invalid length, may be left for a turn without a read. While `is_held`, the
+    frames of the last turn stay valid, and the reader must not be used.
     """
 
     __slots__ = (
@@ -54,7 +67,10 @@ class FrameReader:
         "_buffer",
         "_capacity",
         "_end",
+        "_is_closed",
         "_is_filled",
+        "_kind",
+        "_marked",
         "_max_frame_size",
         "_needed",
         "_poison",
@@ -62,11 +78,14 @@ class FrameReader:
         "_run_start",
         "_start",
         "_view",
+        "is_held",
         "is_unfinished",
     )
 
     def __init__(self, budget: ByteBudget, *, max_frame_size: int, poison: bool = False) -> None:
         self.is_unfinished = False
+        self.is_held = False
+        self._is_closed = False
         self._budget = budget
         self._max_frame_size = max_frame_size
         self._poison = poison
@@ -74,10 +93,12 @@ class FrameReader:
         self._view = memoryview(self._buffer)
         self._capacity = 0
         self._reserved = 0
-        self._start = 0  # of the first byte that has not been taken
-        self._end = 0  # of what has been received
+        self._kind = WHOLE  # of the reservation
+        self._marked = -1  # bytes held at the last `mark`; -1: no mark
+        self._start = 0  # of the first byte that was not returned in a frame
+        self._end = 0  # of the received bytes
         self._run_start = 0
-        self._needed = LENGTH_SIZE  # the whole size of the frame that has begun, as far as it is known
+        self._needed = LENGTH_SIZE  # size of the incomplete frame with its length, as far as it is known
         self._is_filled = False
 
     @property
@@ -86,7 +107,7 @@ class FrameReader:
 
     @property
     def reserved(self) -> int:
-        """Bytes taken from the budget."""
+        """Returns the bytes reserved from the budget."""
         return self._reserved
 
     @property
@@ -94,12 +115,36 @@ class FrameReader:
         return self._end > self._start
 
     @property
-    def missing_room(self) -> int:
-        """What the budget must grant before the frame that has begun can be read."""
-        return max(0, self._needed - BASE_BUFFER_SIZE - self._reserved)
+    def held_bytes(self) -> int:
+        """Returns the bytes that have arrived and were not taken."""
+        return self._end - self._start
+
+    def request_room(self) -> tuple[int, int]:
+        """Returns the bytes that the budget must grant before more can be read, and the kind of the reservation.
+
+        They are for the whole frame: if frames waited for parts, many could hold parts and none could complete.
+        """
+        if self._kind != GROWING:
+            self._set_kind(GROWING)
+        kind = SMALL if self._needed <= GRANULE else WHOLE
+        return _round_up(self._needed) - BASE_BUFFER_SIZE - self._reserved, kind
+
+    def mark(self) -> None:
+        """Begins to measure the progress of the incomplete frame."""
+        self._marked = self._end - self._start
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the incomplete frame was marked. The end of a frame removes the mark."""
+        return self._marked >= 0
+
+    @property
+    def progress(self) -> int:
+        """Returns the bytes of the incomplete frame that arrived since `mark`."""
+        return self._end - self._start - self._marked
 
     def free_view(self) -> memoryview | None:
-        """Where the next bytes go, or None while the budget has no room for the frame that has begun."""
+        """Returns the view for the next read, or None if the budget has no space for the incomplete frame."""
         if self._is_filled and self._capacity < READ_SIZE:
             self._widen()
         if self._end == 0:
@@ -115,7 +160,7 @@ class FrameReader:
         self._is_filled = self._end == self._capacity
 
     def take_frames(self, limit: int) -> list[memoryview]:
-        """At most `limit` complete frames. An impossible length raises PeerError once all before it are taken."""
+        """Returns up to `limit` complete frames. Raises PeerError for an invalid length after all frames before it."""
         frames: list[memoryview] = []
         view = self._view
         position = self._run_start = self._start
@@ -143,13 +188,28 @@ class FrameReader:
         return frames
 
     def give_back(self, frames: Sequence[memoryview]) -> None:
-        """The last of the taken frames will be taken again: the connection may not go on yet."""
+        """Puts back the last frames of `take_frames`, if the connection must wait before it handles them."""
         if frames:
             self._start -= sum(map(len, frames)) + LENGTH_SIZE * len(frames)
             self.is_unfinished = True
 
+    def hold(self) -> None:
+        """Keeps the frames of the last `take_frames`, and their reservation, until `release`: a thread reads them."""
+        self.is_held = True
+
+    def release(self) -> None:
+        """Ends a hold, and does what `finish_run` or `close` have left undone meanwhile."""
+        self.is_held = False
+        if self._is_closed:
+            self._drop_buffer()
+        else:
+            self.finish_run()
+
     def finish_run(self) -> None:
-        """The frames that were taken are no longer looked at."""
+        """Releases the frames of the last `take_frames`. Their views must not be used any more."""
+        if self.is_held:
+            return
+        self._marked = -1
         if self._poison:
             self._overwrite(self._run_start, self._start)
         if self._start == self._end:
@@ -157,56 +217,73 @@ class FrameReader:
             if self._reserved and self._budget.is_tight():
                 self.shrink()
 
-    def grant(self, size: int) -> None:
-        """The budget has reserved `size` for this reader, which had been refused."""
+    def grant(self, size: int, kind: int) -> None:
+        """Adds `size` bytes that the budget has reserved for this reader."""
+        if kind != self._kind:
+            self._set_kind(kind)
         self._reserved += size
 
+    def _set_kind(self, kind: int) -> None:
+        if self._reserved:
+            self._budget.change_kind(self._reserved, self._kind, kind)
+        self._kind = kind
+
     def shrink(self) -> None:
-        """Give the buffer back, unless a frame has begun: for connections that are idle, or when memory is short."""
-        if self._start == self._end:
+        """Releases the buffer if it holds no bytes: for idle connections, or if memory is short."""
+        if self._start == self._end and not self.is_held:
             self._drop_buffer()
 
     def close(self) -> None:
-        self._drop_buffer()
+        self._is_closed = True
         self.is_unfinished = False
+        if not self.is_held:
+            self._drop_buffer()
 
     def _drop_buffer(self) -> None:
-        reserved = self._reserved
+        reserved, kind = self._reserved, self._kind
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._capacity = self._start = self._end = self._run_start = self._reserved = 0
         self._is_filled = False
+        self._kind = WHOLE
+        self._marked = -1
         if reserved:
-            self._budget.release(reserved)
+            self._budget.release(reserved, kind)
 
     def _make_room(self) -> bool:
-        """See that the frame that has begun can go on; False when the budget refuses."""
-        needed = self._needed
-        if needed <= self._capacity:
-            self._move_to_front()
-            return True
-        missing = _round_up(needed) - BASE_BUFFER_SIZE - self._reserved
-        if self.missing_room > 0 and missing > 0:
-            if not self._budget.try_reserve(missing):
-                return False
-            self._reserved += missing
+        """Makes space for the rest of the incomplete frame. Returns False if the budget refuses."""
         held = self._end - self._start
-        if needed <= EAGER_SIZE:
-            self._move_to_new_buffer(min(_round_up(needed), BASE_BUFFER_SIZE + self._reserved))
-        elif self._capacity < EAGER_SIZE or held == self._capacity:
-            self._move_to_new_buffer(min(needed, max(EAGER_SIZE, 2 * self._capacity)))
-        elif self._end == self._capacity:
+        if self._needed <= self._capacity or (self._end == self._capacity and 2 * held <= self._capacity):
             self._move_to_front()
+        elif self._end == self._capacity:
+            return self._grow()
+        return True
+
+    def _grow(self) -> bool:
+        size = _round_up(self._needed)
+        kind = SMALL if size <= GRANULE else WHOLE
+        held = self._end - self._start
+        if size > max(ENOUGH * held, GRANULE):
+            # Also after a grant for the whole frame: pages are used only as bytes arrive.
+            size, kind = max(GROWTH * held, GRANULE), GROWING
+        missing = size - BASE_BUFFER_SIZE - self._reserved
+        if missing > 0:
+            if not self._budget.try_reserve(missing, kind):
+                return False
+            self.grant(missing, kind)
+        self._move_to_new_buffer(size)
         return True
 
     def _widen(self) -> None:
-        """A read filled the buffer and more is probably waiting: fewer, larger reads, if memory is not short."""
+        """Enlarges the buffer after a read has filled it, for fewer and larger reads. No-op if memory is short."""
+        if self._needed > self._capacity:
+            return  # the incomplete frame makes the buffer grow
         size = min(4 * self._capacity, READ_SIZE)
         extra = size - BASE_BUFFER_SIZE - self._reserved
         if extra > 0:
-            if self._budget.is_tight() or not self._budget.try_reserve(extra):
+            if self._budget.is_tight() or not self._budget.try_reserve(extra, WHOLE):
                 return
-            self._reserved += extra
+            self.grant(extra, WHOLE)
         self._move_to_new_buffer(size)
 
     def _move_to_front(self) -> None:
@@ -216,7 +293,7 @@ class FrameReader:
             self._start, self._end = 0, held
 
     def _move_to_new_buffer(self, capacity: int) -> None:
-        """Never resized in place: a view that somebody kept would forbid it."""
+        """Allocates a new buffer. The old one is not resized, because a view of it may still exist."""
         held = self._end - self._start
         buffer = bytearray(capacity)
         view = memoryview(buffer)
@@ -235,9 +312,9 @@ def _round_up(size: int) -> int:
 
 
 def _describe_bad_length(start: bytes, length: int) -> str:
-    """Says what the peer probably speaks: most of these are people who took the wrong port."""
+    """Names the protocol that the peer probably uses: in most cases a client has connected to the wrong port."""
     if start[:2] == b"\x16\x03":
-        return "a TLS hello on a listener without TLS"
+        return "received a TLS handshake on a listener without TLS"
     if start in (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PRI "):
-        return "an HTTP request, not Kafka's protocol"
-    return f"a frame of {length} bytes"
+        return "received an HTTP request on a Kafka listener"
+    return f"invalid frame length of {length} bytes"

@@ -1,7 +1,7 @@
 """Keys and values of `__consumer_offsets`: offsets, classic groups, KIP-848 groups, share and streams groups.
 
-An INT16 precedes both: for a key its record type (`RECORD_TYPES`), for a value its version. Type 0 is how offsets
-were written before Kafka 0.9.
+An INT16 precedes both: for a key its record type (`RECORD_TYPES`), for a value its version. Offset commits from before
+Kafka 0.9 have type 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The headers before every request and response.
+"""Headers of requests and responses.
 
-Request headers: v0 has no client id (ControlledShutdown v0), v1 has one, v2 adds tagged fields; the client id keeps
-its INT16 length in all of them. Response headers: v1 adds tagged fields. ApiVersions is answered with v0 always,
-since its client does not know yet what the broker speaks.
+Request headers: v0 has no client id (ControlledShutdown v0), v1 has one, v2 adds tagged fields. The client id has an
+INT16 length in all versions. Response headers: v1 adds tagged fields. ApiVersions responses always have a v0 header,
+since the client does not know the broker's versions yet.
 """
 
 from __future__ import annotations

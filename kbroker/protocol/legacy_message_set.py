@@ -1,16 +1,17 @@
-"""Message sets of magic 0 and 1, from before Kafka 0.11: read, and converted up and down.
+"""Message sets of magic 0 and 1, from before Kafka 0.11: reads, builds and converts them.
 
     offset int64 | size int32 | crc uint32 | magic int8 | attributes int8 | timestamp int64 (magic 1) |
     key_length int32, key | value_length int32, value
 
-The CRC is zlib's and covers everything from `magic` on. A compressed message wraps a message set in its value; it has
-the offset of the last message inside. Inside, magic 0 keeps absolute offsets, magic 1 relative ones. The log never
-holds these formats. Whatever bytes arrive, the only exception is InvalidBatch.
+The CRC is the one of zlib and covers all bytes from `magic` on. A compressed message (the wrapper) has a message set as
+its value, and the offset of the last inner message. Inner messages have absolute offsets in magic 0, relative ones in
+magic 1. The log never has these formats. Input of any kind raises no exception other than InvalidBatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
@@ -32,15 +33,26 @@ from kbroker.protocol.record_batch import (
     ReadBuffer,
     iter_headers,
 )
-from kbroker.protocol.records import Record, build_batch, iter_records
+from kbroker.protocol.records import Pause, Record, build_batch, iter_records
 
-__all__ = ["LegacyMessage", "build_message_set", "convert_down", "convert_up", "iter_message_records", "iter_messages"]
+__all__ = [
+    "LegacyMessage",
+    "build_message_set",
+    "convert_down",
+    "convert_up",
+    "converts_at_once",
+    "iter_message_records",
+    "iter_messages",
+]
 
 _FRAME = Struct(">qi")
 _CRC_MAGIC_ATTRIBUTES = Struct(">IBB")
 _INT64 = Struct(">q")
 _INT32 = Struct(">i")
 _SMALLEST_SIZE = (14, 22)  # by magic: no key, no value
+_ATTRIBUTES_POSITION = 17  # in the first message
+_MESSAGES_PER_STEP = 50  # about 0.2 ms
+_BYTES_AT_ONCE = 8 << 10  # at most 300 messages, about 1 ms
 
 
 class LegacyMessage(NamedTuple):
@@ -61,7 +73,7 @@ class LegacyMessage(NamedTuple):
 
 
 def iter_messages(buffer: ReadBuffer, start: int = 0, end: int | None = None) -> Iterator[LegacyMessage]:
-    """The outer messages, each checked by its CRC, wrappers unopened. One that is cut off at the end ends the walk."""
+    """Yields the outer messages after a check of their CRCs, without decompression. Stops at an incomplete message."""
     view = memoryview(buffer)
     limit = len(view) if end is None else min(end, len(view))
     position = start
@@ -112,7 +124,7 @@ def _read_bytes(message: bytes, position: int) -> tuple[bytes | None, int]:
 def iter_message_records(
     buffer: ReadBuffer, start: int = 0, end: int | None = None, *, max_size: int = MAX_DECOMPRESSED_SIZE
 ) -> Iterator[Record]:
-    """Every record, wrappers opened, with absolute offset and the timestamp that a reader is to see."""
+    """Yields all records, decompressed, with absolute offsets and effective timestamps."""
     for message in iter_messages(buffer, start, end):
         yield from _unwrap(message, max_size)
 
@@ -121,17 +133,16 @@ def _unwrap(message: LegacyMessage, max_size: int) -> Iterator[Record]:
     if message.codec == Codec.NONE:
         yield Record(message.offset, message.timestamp, message.key, message.value)
         return
-    inner = _open_wrapper(message, max_size)
-    # librdkafka once sent wrappers with offset 0: what is inside then counts from 0 on.
+    inner = list(_iter_inner(message, max_size))
+    # Old librdkafka sent wrappers with offset 0: the offsets of the inner messages then count from 0.
     shift = message.offset - inner[-1].offset if message.magic == 1 and message.offset != 0 else 0
-    if shift < 0:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "a wrapper's offset is smaller than the last one inside")
-    for each in inner:
-        timestamp = message.timestamp if message.is_log_append_time else each.timestamp
-        yield Record(each.offset + shift, timestamp, each.key, each.value)
+    for inner_message in inner:
+        timestamp = message.timestamp if message.is_log_append_time else inner_message.timestamp
+        yield Record(inner_message.offset + shift, timestamp, inner_message.key, inner_message.value)
 
 
-def _open_wrapper(wrapper: LegacyMessage, max_size: int) -> list[LegacyMessage]:
+def _iter_inner(wrapper: LegacyMessage, max_size: int) -> Iterator[LegacyMessage]:
+    """Yields the messages of a wrapper, at least one."""
     if wrapper.codec > Codec.LZ4:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, f"codec {wrapper.codec} in a message set")
     if wrapper.value is None:
@@ -139,12 +150,23 @@ def _open_wrapper(wrapper: LegacyMessage, max_size: int) -> list[LegacyMessage]:
     payload = wrapper.value
     if wrapper.magic == 0 and wrapper.codec == Codec.LZ4:
         payload = mend_lz4_header(payload)
-    inner = list(iter_messages(decompress(wrapper.codec, payload, max_size)))
-    if not inner:
+    message: LegacyMessage | None = None
+    for message in iter_messages(decompress(wrapper.codec, payload, max_size)):
+        if message.magic != wrapper.magic or message.codec != Codec.NONE:
+            raise InvalidBatch(ErrorCode.INVALID_RECORD, "a wrapper and its messages differ in magic, or are nested")
+        yield message
+    if message is None:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "a compressed message with no messages inside")
-    if any(each.magic != wrapper.magic or each.codec != Codec.NONE for each in inner):
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "a wrapper and its messages differ in magic, or are nested")
-    return inner
+    if wrapper.magic == 1 and 0 != wrapper.offset < message.offset:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD, "a wrapper's offset is smaller than the offset of its last message"
+        )
+
+
+def converts_at_once(buffer: ReadBuffer) -> bool:
+    """Whether `convert_up` takes less than about 2 ms. The size of compressed messages is not known before."""
+    is_compressed = len(buffer) > _ATTRIBUTES_POSITION and buffer[_ATTRIBUTES_POSITION] & ATTRIBUTE_CODEC_MASK != 0
+    return len(buffer) <= _BYTES_AT_ONCE and not is_compressed
 
 
 def convert_up(
@@ -155,24 +177,39 @@ def convert_up(
     codec: int | None = None,
     level: int | None = None,
     max_size: int = MAX_DECOMPRESSED_SIZE,
+    pause: Pause | None = None,
 ) -> bytearray:
-    """What a Produce request of version 0 to 2 holds, as one batch of magic 2 from offset 0 on, in its own codec or
-    the given one. Several plain messages, or exactly one wrapper, all of one magic; as Kafka demands."""
-    messages = list(iter_messages(buffer, start, end))
-    if not messages:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "no message at all")
-    first = messages[0]
-    if first.codec != Codec.NONE and len(messages) > 1:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "more than one message where the first is compressed")
-    if any(each.magic != first.magic or each.codec != first.codec for each in messages):
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "messages of more than one magic or codec")
-    if any(each.is_log_append_time for each in messages):
-        raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the broker's timestamp type")
-    records = (record for message in messages for record in _unwrap(message, max_size))
-    renumbered = [record._replace(offset=offset) for offset, record in enumerate(records)]
-    if any(record.timestamp < NO_TIMESTAMP for record in renumbered):
-        raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a negative timestamp")
-    return build_batch(renumbered, codec=first.codec if codec is None else codec, level=level)
+    """Converts the message set of a Produce request v0 to v2 to one batch of magic 2 with base offset 0.
+
+    Keeps the codec if `codec` is None. As in Kafka, raises InvalidBatch unless the set has uncompressed messages only,
+    or exactly one wrapper, all of one magic. The memory is bounded by `max_size`: no object for each message stays.
+    """
+    messages = iter_messages(buffer, start, end)
+    first = next(messages, None)
+    if first is None:
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "the message set is empty")
+    records = _iter_upgraded(first, messages, max_size, pause)
+    return build_batch(records, codec=first.codec if codec is None else codec, level=level)
+
+
+def _iter_upgraded(
+    first: LegacyMessage, others: Iterator[LegacyMessage], max_size: int, pause: Pause | None
+) -> Iterator[Record]:
+    count = 0
+    for outer in chain((first,), others):
+        if first.codec != Codec.NONE and outer is not first:
+            raise InvalidBatch(ErrorCode.INVALID_RECORD, "more than one message where the first is compressed")
+        if outer.magic != first.magic or outer.codec != first.codec:
+            raise InvalidBatch(ErrorCode.INVALID_RECORD, "messages of more than one magic or codec")
+        if outer.is_log_append_time:
+            raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a producer must not use the timestamp type LogAppendTime")
+        for message in (outer,) if outer.codec == Codec.NONE else _iter_inner(outer, max_size):
+            if message.timestamp < NO_TIMESTAMP:
+                raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a negative timestamp")
+            if pause is not None and not count % _MESSAGES_PER_STEP:
+                pause()
+            yield Record(count, message.timestamp, message.key, message.value)
+            count += 1
 
 
 def convert_down(
@@ -184,16 +221,16 @@ def convert_down(
     first_offset: int = 0,
     max_size: int = MAX_DECOMPRESSED_SIZE,
 ) -> bytes:
-    """Batches of magic 2 as a message set for a Fetch of version 0 to 3. Headers and control batches fall away.
+    """Converts batches of magic 2 to a message set for Fetch v0 to v3. Drops record headers and control batches.
 
-    Plain records before `first_offset` are left out: old librdkafka does not skip them by itself.
+    Drops uncompressed records before `first_offset`: old librdkafka does not skip them.
     """
     out = bytearray()
     for position, header in iter_headers(buffer, start, end):
         if header.is_control:
             continue
         if header.codec > Codec.LZ4:
-            raise InvalidBatch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd cannot be read by so old a client")
+            raise InvalidBatch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "this Fetch version does not support zstd")
         records = [
             record
             for record in iter_records(buffer, position, max_size=max_size)
@@ -212,7 +249,7 @@ def build_message_set(
     level: int | None = None,
     log_append_time: int | None = None,
 ) -> bytes:
-    """The records as plain messages, or as one wrapper; nothing for no records."""
+    """Builds uncompressed messages or one wrapper. Returns b"" for no records."""
     records = list(records)
     attributes = ATTRIBUTE_LOG_APPEND_TIME if log_append_time is not None and magic == 1 else 0
     if log_append_time is not None:

@@ -1,22 +1,23 @@
-"""The 61-byte header of a record batch (magic 2): read, validated and restamped in place, as views into a buffer.
+"""The 61-byte header of a record batch (magic 2): reads, validates and restamps it in place in a buffer.
 
     base_offset int64 | batch_length int32 | leader_epoch int32 | magic int8 | crc uint32 | attributes int16 |
     last_offset_delta int32 | base_timestamp int64 | max_timestamp int64 | producer_id int64 | producer_epoch int16 |
     base_sequence int32 | record_count int32 | records
 
-The CRC covers everything from `attributes` on. Never looks at a record: that is records.py.
+The CRC covers all bytes from `attributes` on. This module never reads records; `records.py` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from kbroker.protocol.crc32c import crc32c
 from kbroker.protocol.error_codes import ErrorCode
 
 __all__ = [
+    "ATTRIBUTES_LOW_BYTE_POSITION",
     "ATTRIBUTE_CODEC_MASK",
     "ATTRIBUTE_CONTROL",
     "ATTRIBUTE_DELETE_HORIZON",
@@ -26,6 +27,7 @@ __all__ = [
     "LAST_CODEC",
     "LOG_OVERHEAD",
     "MAGIC_POSITION",
+    "MIN_RECORD_SIZE",
     "NO_PRODUCER_EPOCH",
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
@@ -47,43 +49,48 @@ __all__ = [
 ReadBuffer = bytes | bytearray | memoryview
 WriteBuffer = bytearray | memoryview
 
-HEADER_SIZE = 61
-LOG_OVERHEAD = 12  # base_offset and batch_length, which batch_length does not count
-LENGTH_POSITION = 8
-MAGIC_POSITION = 16  # the same in every format, so it tells them apart
-CRC_POSITION = 17
-ATTRIBUTES_POSITION = 21
-MAX_TIMESTAMP_POSITION = 35
-MINIMUM_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
-SMALLEST_MESSAGE = 14  # a message of magic 0 without key and value
+HEADER_SIZE: Final = 61
+LOG_OVERHEAD: Final = 12  # base_offset and batch_length, which batch_length does not count
+LENGTH_POSITION: Final = 8
+MAGIC_POSITION: Final = 16  # the same in every format, so it distinguishes them
+CRC_POSITION: Final = 17
+ATTRIBUTES_POSITION: Final = 21  # two bytes; all attributes in use are in the low byte, which is the second:
+ATTRIBUTES_LOW_BYTE_POSITION: Final = 22
+MAX_TIMESTAMP_POSITION: Final = 35
+MINIMUM_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
+SMALLEST_MESSAGE: Final = 14  # a message of magic 0 without key and value
 
-ATTRIBUTE_CODEC_MASK = 0x07
-ATTRIBUTE_LOG_APPEND_TIME = 0x08
-ATTRIBUTE_TRANSACTIONAL = 0x10
-ATTRIBUTE_CONTROL = 0x20
-ATTRIBUTE_DELETE_HORIZON = 0x40  # base_timestamp then holds the delete horizon of the cleaner (KIP-534)
-LAST_CODEC = 4  # zstd; 5 to 7 mean nothing yet
+ATTRIBUTE_CODEC_MASK: Final = 0x07
+ATTRIBUTE_LOG_APPEND_TIME: Final = 0x08
+ATTRIBUTE_TRANSACTIONAL: Final = 0x10
+ATTRIBUTE_CONTROL: Final = 0x20
+ATTRIBUTE_DELETE_HORIZON: Final = 0x40  # base_timestamp then holds the delete horizon of the cleaner (KIP-534)
+LAST_CODEC: Final = 4  # zstd; 5 to 7 are not defined
 
-NO_TIMESTAMP = -1
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
+MIN_RECORD_SIZE: Final = 7  # length, attributes, timestamp delta, offset delta, no key, no value, no headers
+# By codec: at most so many bytes come out of one compressed byte. A count of records that does not fit is a lie.
+_MAX_RATIOS: Final = (1, 1032, 64, 255, 1 << 15)
 
-_HEADER = Struct(">qiibIhiqqqhii")
-_unpack_header = _HEADER.unpack_from
-_INT64 = Struct(">q")
-_INT32 = Struct(">i")
-_UINT32 = Struct(">I")
-_INT16 = Struct(">h")
-_INT8 = Struct(">b")
-_pack_offset = _INT64.pack_into
-_pack_epoch = _INT32.pack_into
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_unpack_header: Final = _HEADER.unpack_from
+_INT64: Final = Struct(">q")
+_INT32: Final = Struct(">i")
+_UINT32: Final = Struct(">I")
+_INT16: Final = Struct(">h")
+_INT8: Final = Struct(">b")
+_pack_offset: Final = _INT64.pack_into
+_pack_epoch: Final = _INT32.pack_into
 
 
 class InvalidBatch(Exception):
-    """The bytes are no valid batch: the only exception that bytes can cause in the modules of records.
+    """The bytes are not a valid batch. The only exception that input can raise in the modules of records.
 
-    `record_errors` names single records by index and reason, as Produce v8 answers them (KIP-467).
+    `record_errors` has index and reason of single invalid records, for Produce v8 and later (KIP-467).
     """
 
     def __init__(self, code: ErrorCode, reason: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
@@ -141,45 +148,58 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: ReadBuffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked but for its room. Only magic 2 has this shape: see `magic` before use."""
+    """Reads the header at `position` without validation, except for its size. Valid for magic 2 only: check `magic`."""
     if len(buffer) - position < HEADER_SIZE:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "fewer bytes than a batch header")
     return tuple.__new__(BatchHeader, _unpack_header(buffer, position))
 
 
 def validate_batch(buffer: ReadBuffer, position: int = 0, end: int | None = None) -> BatchHeader:
-    """The header of a batch as a client may send it: length, magic, CRC, codec, and a record count that cannot lie.
+    """Validates the batch of a client: length, magic, CRC, codec, and that the record count is possible.
 
-    Bytes after the batch are the caller's to judge (`header.size`); so are control batches and sequences.
+    The caller checks bytes after the batch (`header.size`), control batches and sequences.
     """
     header = _validate_frame(buffer, position, len(buffer) if end is None else end)
-    count = header[12]  # record_count; by index, for this is the hot path
-    if count < 1 or count != header[6] + 1 or header[5] & ATTRIBUTE_CODEC_MASK > LAST_CODEC:
-        _refuse_claims(header)
+    count = header[12]  # record_count; by index, because this is the hot path
+    if (
+        count < 1
+        or count != header[6] + 1
+        or header[5] & ATTRIBUTE_CODEC_MASK > LAST_CODEC
+        or count * MIN_RECORD_SIZE > header[1] - MINIMUM_BATCH_LENGTH
+    ):
+        _check_claims(header)
     return header
 
 
 def validate_stored_batch(buffer: ReadBuffer, position: int = 0, end: int | None = None) -> BatchHeader:
-    """The header of a batch from a log: as `validate_batch`, but the cleaner may have taken any of its records away."""
+    """Validates a batch of a log. Like `validate_batch`, but the log cleaner may have removed records."""
     header = _validate_frame(buffer, position, len(buffer) if end is None else end)
     count = header.record_count
     if count < 0 or count > header.last_offset_delta + 1 or header.last_offset_delta < 0 or header.base_offset < 0:
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
-            f"{count} records cannot lie between offset {header.base_offset} and delta {header.last_offset_delta}",
+            f"{count} records do not fit base offset {header.base_offset} and delta {header.last_offset_delta}",
         )
-    if header.codec > LAST_CODEC:
-        _refuse_claims(header)
+    _check_codec(header)
     return header
 
 
-def _refuse_claims(header: BatchHeader) -> NoReturn:
+def _check_claims(header: BatchHeader) -> None:
+    """Raises InvalidBatch, unless only compression makes the payload smaller than the records can be."""
+    _check_codec(header)
+    count, payload = header.record_count, header.batch_length - MINIMUM_BATCH_LENGTH
+    if count < 1 or count != header.last_offset_delta + 1:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"a count of {count} records contradicts a last offset delta of {header.last_offset_delta}",
+        )
+    if count * MIN_RECORD_SIZE > payload * _MAX_RATIOS[header.codec]:
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"{count} records cannot be in {payload} bytes")
+
+
+def _check_codec(header: BatchHeader) -> None:
     if header.codec > LAST_CODEC:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, f"unknown compression codec {header.codec}")
-    raise InvalidBatch(
-        ErrorCode.INVALID_RECORD,
-        f"a count of {header.record_count} records contradicts a last offset delta of {header.last_offset_delta}",
-    )
 
 
 def _validate_frame(buffer: ReadBuffer, position: int, end: int) -> BatchHeader:
@@ -197,17 +217,17 @@ def _validate_frame(buffer: ReadBuffer, position: int, end: int) -> BatchHeader:
 
 
 def _refuse_short(buffer: ReadBuffer, position: int, end: int) -> NoReturn:
-    """Too short for any batch of magic 2; what there is of the length and the magic decides the code."""
+    """Raises InvalidBatch for fewer bytes than a header. The error code depends on length and magic, if present."""
     available = max(end - position, 0)
     if available > MAGIC_POSITION:
         (batch_length,) = _INT32.unpack_from(buffer, position + LENGTH_POSITION)
         (magic,) = _INT8.unpack_from(buffer, position + MAGIC_POSITION)
         _refuse_frame(batch_length, magic, available)
-    raise InvalidBatch(ErrorCode.INVALID_RECORD, f"{available} bytes hold no batch")
+    raise InvalidBatch(ErrorCode.INVALID_RECORD, f"{available} bytes are too few for a batch")
 
 
 def _refuse_frame(batch_length: int, magic: int, available: int) -> NoReturn:
-    """Kafka's codes in Kafka's order: what cannot be walked is corrupt, a batch that is cut off is none at all."""
+    """Raises InvalidBatch with Kafka's error code, in the order of Kafka's checks."""
     if batch_length < SMALLEST_MESSAGE:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a batch length of {batch_length} is too small for any format")
     if not 0 <= magic <= 2:
@@ -217,13 +237,16 @@ def _refuse_frame(batch_length: int, magic: int, available: int) -> NoReturn:
             ErrorCode.INVALID_RECORD, f"a batch of {batch_length + LOG_OVERHEAD} bytes is cut off after {available}"
         )
     if magic != 2:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"magic {magic} where 2 is required")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"magic is {magic} instead of 2")
     raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a batch length of {batch_length} is too small for its own header")
 
 
 def iter_headers(buffer: ReadBuffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Every whole batch's position and header, unverified by CRC. A batch cut off by `end` ends the walk, as a fetch
-    may cut one; a batch of another magic, or too short for its own header, raises InvalidBatch."""
+    """Yields position and header of each complete batch, without checking the CRC.
+
+    Stops at a batch that `end` cuts off, since a fetch may return an incomplete batch. Raises InvalidBatch for a batch
+    of another magic, or shorter than its header.
+    """
     limit = len(buffer) if end is None else min(end, len(buffer))
     position = start
     while limit - position >= HEADER_SIZE:
@@ -236,31 +259,31 @@ def iter_headers(buffer: ReadBuffer, start: int = 0, end: int | None = None) -> 
         yield position, header
         position = next_position
     if limit - position > MAGIC_POSITION and buffer[position + MAGIC_POSITION] != 2:
-        _refuse_short(buffer, position, limit)  # no beginning of a batch, but something else
+        _refuse_short(buffer, position, limit)  # not the start of a batch of magic 2
 
 
 def restamp(buffer: WriteBuffer, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Both fields lie outside the CRC, which is why Kafka put them there."""
+    """Sets base offset and leader epoch. The CRC does not cover them, so it stays valid."""
     _pack_offset(buffer, position, base_offset)
     _pack_epoch(buffer, position + LOG_OVERHEAD, leader_epoch)
 
 
 def restamp_log_append_time(buffer: WriteBuffer, position: int, timestamp_ms: int) -> None:
-    """The broker's time for every record: readers take max_timestamp where the type bit is set. Costs a new CRC."""
+    """Sets LogAppendTime: readers use max_timestamp for all records if the type bit is set. Computes a new CRC."""
     (attributes,) = _INT16.unpack_from(buffer, position + ATTRIBUTES_POSITION)
     _INT16.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes | ATTRIBUTE_LOG_APPEND_TIME)
     restamp_max_timestamp(buffer, position, timestamp_ms)
 
 
 def restamp_max_timestamp(buffer: WriteBuffer, position: int, max_timestamp_ms: int) -> None:
-    """For producers that leave max_timestamp unset (old sarama), after the records were parsed. Costs a new CRC."""
+    """Sets max_timestamp, for producers that do not set it (old sarama). Computes a new CRC."""
     _INT64.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, max_timestamp_ms)
     (batch_length,) = _INT32.unpack_from(buffer, position + LENGTH_POSITION)
     _seal(buffer, position, position + LOG_OVERHEAD + batch_length)
 
 
 def pack_batch(header: BatchHeader, records: ReadBuffer) -> bytearray:
-    """A whole batch of this header and these (compressed) records; batch_length and crc are computed, not taken."""
+    """Builds a batch from a header and (compressed) records. Computes batch_length and crc."""
     batch = bytearray(HEADER_SIZE + len(records))
     _HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD, crc=0))
     batch[HEADER_SIZE:] = records

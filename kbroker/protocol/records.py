@@ -1,17 +1,18 @@
-"""The records inside a batch of magic 2: read, validated and built, plain and compressed; and control records.
+"""Records of a batch of magic 2: reads, validates and builds them, compressed or not; and control records.
 
     length varint | attributes int8 | timestamp_delta varlong | offset_delta varint | key_length varint, key |
     value_length varint, value | header_count varint, (key_length varint, key, value_length varint, value)*
 
-Never on the hot path: Produce and Fetch move whole batches. Whatever bytes arrive, the only exception is InvalidBatch.
+Not on the hot path: Produce and Fetch copy whole batches. Input of any kind raises no exception other than
+InvalidBatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.protocol.compression import MAX_DECOMPRESSED_SIZE, Codec, compress, decompress
 from kbroker.protocol.error_codes import ErrorCode
@@ -31,30 +32,38 @@ from kbroker.protocol.record_batch import (
     pack_batch,
     read_header,
 )
-from kbroker.protocol.varint import append_varint, read_varint, read_varlong
+from kbroker.protocol.record_walk import IS_COMPILED, Header, MisplacedRecords, RecordCursor, RecordsCheck
+from kbroker.protocol.varint import append_varint
 
 __all__ = [
     "ControlType",
     "EndTransactionMarker",
     "Header",
+    "Pause",
     "Record",
     "RecordsSummary",
     "build_batch",
     "build_end_transaction_batch",
+    "check_records",
     "iter_records",
     "read_control_type",
     "read_end_transaction_marker",
-    "validate_records",
+    "renumber_records",
 ]
-
-Header = tuple[str, bytes | None]
-"""A header's key is text, but not every client writes UTF-8: odd bytes survive as surrogates, so nothing is lost."""
 
 _MIN_INT64, _MAX_INT64 = -(1 << 63), (1 << 63) - 1
 
+_RECORDS_PER_STEP_INTERPRETED: Final = 100
+_RECORDS_PER_STEP: Final = 10_000 if IS_COMPILED else _RECORDS_PER_STEP_INTERPRETED  # about 0.2 ms
+# A client may send millions of wrong records in one batch. Kafka names all of them.
+_MAX_RECORD_ERRORS: Final = 10_000
+
+Pause = Callable[[], None]
+"""Called every few records: lets other threads run, and may raise to end the work."""
+
 
 class Record(NamedTuple):
-    """Offset and timestamp are absolute."""
+    """A record with absolute offset and timestamp."""
 
     offset: int
     timestamp: int
@@ -64,35 +73,29 @@ class Record(NamedTuple):
 
 
 class RecordsSummary(NamedTuple):
-    """What only a walk over the records can tell, for batches whose header does not (old sarama), and for indexes."""
+    """Maximum timestamp of a batch and its offset, for indexes and for producers that do not set it (old sarama)."""
 
     max_timestamp: int
     offset_of_max_timestamp: int
 
 
 def iter_records(buffer: ReadBuffer, position: int = 0, *, max_size: int = MAX_DECOMPRESSED_SIZE) -> Iterator[Record]:
-    """The records of the batch at `position`; decompressed when the first is asked for. The CRC is not checked here.
+    """Yields the records of the batch at `position`. Decompresses on the first iteration. Does not check the CRC.
 
-    Stored batches may have gaps (compaction), but no offset lies outside of the batch's own range.
+    Offsets may have gaps (compaction), but are always in the range of the batch.
     """
     header = read_header(buffer, position)
     if header.magic != 2:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"magic {header.magic} where 2 is required")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"magic is {header.magic} instead of 2")
     if header.size < HEADER_SIZE or header.size > len(buffer) - position:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size} bytes does not fit")
     if header.record_count < 0:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"a count of {header.record_count} records")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"the record count {header.record_count} is negative")
     payload = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     if header.record_count == 0:
         _refuse_rest(payload)
         return
-    data = decompress(header.codec, payload, max_size)
-    try:
-        yield from _parse(data, header)
-    except IndexError:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "the records end before their count is reached") from None
-    except ValueError as failure:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, str(failure)) from None
+    yield from _parse(decompress(header.codec, payload, max_size), header)
 
 
 def _refuse_rest(rest: ReadBuffer) -> None:
@@ -101,116 +104,108 @@ def _refuse_rest(rest: ReadBuffer) -> None:
 
 
 def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    """Raises IndexError or ValueError too. A varint may be read past its record's end, but never past the data, and
-    then the record's length does not come out even; keys, values and headers are measured before they are cut out.
-
-    Varints of one byte are read in place: a call for each would double the time.
-    """
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     last_offset_delta = header.last_offset_delta
     append_time = header.max_timestamp if header.is_log_append_time else None
     if base_offset + last_offset_delta > _MAX_INT64:
-        raise ValueError("offsets beyond 64 bits")
-    position, end = 0, len(data)
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "The offsets of the batch exceed 64 bits.")
+    cursor = RecordCursor(data)
     for _ in range(header.record_count):
-        length, position = read_varint(data, position)
-        record_end = position + length
-        if length < 0 or record_end > end:
-            raise ValueError(f"a record of {length} bytes does not fit")
-        position += 1  # attributes: no bit has a meaning yet
-        if data[position] < 0x80:
-            timestamp_delta = (data[position] >> 1) ^ -(data[position] & 1)
-            position += 1
-        else:
-            timestamp_delta, position = read_varlong(data, position)
-        if data[position] < 0x80:
-            offset_delta = (data[position] >> 1) ^ -(data[position] & 1)
-            position += 1
-        else:
-            offset_delta, position = read_varint(data, position)
-        if offset_delta < 0 or offset_delta > last_offset_delta:
-            raise ValueError(f"offset delta {offset_delta} lies outside of the batch")
-        key, position = _read_bytes(data, position, record_end)
-        value, position = _read_bytes(data, position, record_end)
-        headers: tuple[Header, ...] = ()
-        if data[position] == 0:
-            position += 1
-        else:
-            headers, position = _read_headers(data, position, record_end)
-        if position != record_end:
-            raise ValueError(f"a record's fields take {position - record_end + length} bytes of its {length}")
-        timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+        cursor.advance_within(last_offset_delta)
+        offset_delta = cursor.offset_delta
+        timestamp = base_timestamp + cursor.timestamp_delta if append_time is None else append_time
         if not _MIN_INT64 <= timestamp <= _MAX_INT64:
             timestamp = _wrapped(timestamp)
-        yield Record(base_offset + offset_delta, timestamp, key, value, headers)
-    if position != end:
-        raise ValueError(f"{end - position} bytes remain after the last record")
+        yield Record(base_offset + offset_delta, timestamp, cursor.key(), cursor.value(), cursor.headers())
+    cursor.check_end()
 
 
-def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length = data[position]
-    if length < 0x80:  # the zigzag of -1 is 1
-        position += 1
-        length = (length >> 1) ^ -(length & 1)
-    else:
-        length, position = read_varint(data, position)
-    if length < 0:
-        return None, position
-    stop = position + length
-    if stop > end:
-        raise ValueError(f"{length} bytes of key, value or header do not fit in their record")
-    return data[position:stop], stop
-
-
-def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
-    count, position = read_varint(data, position)
-    if count < 0 or count > end - position:
-        raise ValueError(f"a record cannot have {count} headers")
-    headers: list[Header] = []
-    for _ in range(count):
-        key, position = _read_bytes(data, position, end)
-        if key is None:
-            raise ValueError("a header without a key")
-        value, position = _read_bytes(data, position, end)
-        headers.append((key.decode("utf-8", "surrogateescape"), value))
-    return tuple(headers), position
-
-
-def validate_records(
-    buffer: ReadBuffer,
-    position: int = 0,
+def check_records(
+    data: bytes,
+    header: BatchHeader,
     *,
     require_keys: bool = False,
     earliest_timestamp: int | None = None,
     latest_timestamp: int | None = None,
-    max_size: int = MAX_DECOMPRESSED_SIZE,
+    pause: Pause | None = None,
 ) -> RecordsSummary:
-    """Every record of a client's batch: parses, offsets without gaps, count as declared; optionally keys (compacted
-    topics) and timestamps between two bounds. Header and CRC are `validate_batch`'s."""
-    expected_offset = read_header(buffer, position).base_offset
-    max_timestamp, offset_of_max_timestamp = NO_TIMESTAMP, -1
-    keyless: list[tuple[int, str]] = []
-    untimely: list[tuple[int, str]] = []
-    for index, record in enumerate(iter_records(buffer, position, max_size=max_size)):
-        if record.offset != expected_offset:
-            raise InvalidBatch(ErrorCode.INVALID_RECORD, f"record {index} does not have offset delta {index}")
-        expected_offset += 1
-        timestamp = record.timestamp
+    """Checks the decompressed records of a client's batch: fields, count, offsets without gaps.
+
+    Optionally requires keys (compacted topics) and timestamps between two bounds. `validate_batch` checks header and
+    CRC. Raises InvalidBatch. If only the offset deltas are wrong, raises MisplacedRecords.
+    """
+    check = RecordsCheck(data, header.record_count)
+    while not check.step(_RECORDS_PER_STEP):
+        if pause is not None:
+            pause()
+    smallest, largest = header.base_timestamp + check.smallest, header.base_timestamp + check.largest
+    if (
+        (require_keys and check.has_record_without_key)
+        or smallest < _MIN_INT64
+        or largest > _MAX_INT64
+        or (earliest_timestamp is not None and smallest < earliest_timestamp)
+        or (latest_timestamp is not None and largest > latest_timestamp)
+    ):
+        summary = _check_each(data, header, require_keys, earliest_timestamp, latest_timestamp, pause)
+    elif largest <= NO_TIMESTAMP:
+        summary = RecordsSummary(NO_TIMESTAMP, -1)
+    else:
+        summary = RecordsSummary(largest, header.base_offset + check.index_of_largest)
+    if check.misplaced >= 0:
+        raise MisplacedRecords(check.misplaced, summary.max_timestamp)
+    return summary
+
+
+def _check_each(
+    data: bytes,
+    header: BatchHeader,
+    require_keys: bool,
+    earliest_timestamp: int | None,
+    latest_timestamp: int | None,
+    pause: Pause | None,
+) -> RecordsSummary:
+    """Looks at each record by itself: one breaks a rule and must be named, or its timestamp exceeds 64 bits."""
+    cursor = RecordCursor(data)
+    max_timestamp, index_of_max_timestamp = NO_TIMESTAMP, -1
+    errors: list[tuple[int, str]] = []
+    code = ErrorCode.NONE
+    for index in range(header.record_count):
+        if pause is not None and not index % _RECORDS_PER_STEP_INTERPRETED:
+            pause()
+        cursor.advance()
+        timestamp = _wrapped(header.base_timestamp + cursor.timestamp_delta)
         if timestamp > max_timestamp:
-            max_timestamp, offset_of_max_timestamp = timestamp, record.offset
-        if require_keys and record.key is None:
-            keyless.append((index, "a compacted topic takes no record without a key"))
+            max_timestamp, index_of_max_timestamp = timestamp, index
+        if require_keys and cursor.key_end < 0:
+            reason = "Compacted topic cannot accept message without key."
+            code = code or ErrorCode.INVALID_RECORD
         elif timestamp != NO_TIMESTAMP and (
             (earliest_timestamp is not None and timestamp < earliest_timestamp)
             or (latest_timestamp is not None and timestamp > latest_timestamp)
         ):
-            untimely.append((index, f"timestamp {timestamp} is out of range"))
-    if untimely:
-        errors = tuple(sorted(keyless + untimely))
-        raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "timestamps are out of range", errors)
-    if keyless:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "records have no key", tuple(keyless))
-    return RecordsSummary(max_timestamp, offset_of_max_timestamp)
+            reason = f"timestamp {timestamp} is out of range"
+            code = ErrorCode.INVALID_TIMESTAMP
+        else:
+            continue
+        if len(errors) < _MAX_RECORD_ERRORS:
+            errors.append((index, reason))
+    if code:
+        message = "timestamps are out of range" if code == ErrorCode.INVALID_TIMESTAMP else "records have no key"
+        raise InvalidBatch(code, message, tuple(errors))
+    return RecordsSummary(max_timestamp, header.base_offset + index_of_max_timestamp)
+
+
+def renumber_records(data: bytes, header: BatchHeader, pause: Pause | None = None) -> bytes:
+    """Returns decompressed records with the offset deltas 0, 1, 2 and so on. Their timestamp deltas stay."""
+    out = bytearray()
+    cursor = RecordCursor(data)
+    for index in range(header.record_count):
+        if pause is not None and not index % _RECORDS_PER_STEP_INTERPRETED:
+            pause()
+        cursor.advance()
+        record = Record(index, cursor.timestamp_delta, cursor.key(), cursor.value(), cursor.headers())
+        _append_record(out, record, 0, 0)
+    return bytes(out)
 
 
 def build_batch(
@@ -229,24 +224,33 @@ def build_batch(
     log_append_time: int | None = None,
     delete_horizon: int | None = None,
 ) -> bytearray:
-    """One batch of these records, in order of their absolute offsets.
+    """Builds a batch of records, which must be sorted by offset.
 
-    Base offset and last offset delta are those of the first and last record, unless given: a cleaner that drops records
-    keeps the range of the batch, even where none is left. `delete_horizon` takes the base timestamp's place (KIP-534).
+    Base offset and last offset delta default to those of the first and last record. The log cleaner passes them, since
+    a compacted batch keeps its range even if it has no records left. `delete_horizon` replaces the base timestamp
+    (KIP-534).
     """
-    records = list(records)
-    first = records[0] if records else Record(base_offset or 0, NO_TIMESTAMP, None, None)
-    if base_offset is None:
-        base_offset = first.offset
-    base_timestamp = first.timestamp if delete_horizon is None else delete_horizon
     out = bytearray()
+    count, last_offset = 0, base_offset or 0
+    base_timestamp = NO_TIMESTAMP if delete_horizon is None else delete_horizon
+    max_timestamp = NO_TIMESTAMP
     for record in records:
-        _append_record(out, record, base_offset, base_timestamp)
+        last_offset, timestamp = record[0], record[1]
+        if not count:
+            if base_offset is None:
+                base_offset = last_offset
+            if delete_horizon is None:
+                base_timestamp = timestamp
+            max_timestamp = timestamp
+        elif timestamp > max_timestamp:
+            max_timestamp = timestamp
+        _append_record(out, record, base_offset or 0, base_timestamp)
+        count += 1
+    base_offset = base_offset or 0
     if last_offset_delta is None:
-        last_offset_delta = records[-1].offset - base_offset if records else 0
-    max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
+        last_offset_delta = last_offset - base_offset
     attributes = (
-        (codec if records else Codec.NONE)
+        (codec if count else Codec.NONE)
         | (ATTRIBUTE_TRANSACTIONAL if is_transactional else 0)
         | (ATTRIBUTE_CONTROL if is_control else 0)
         | (ATTRIBUTE_LOG_APPEND_TIME if log_append_time is not None else 0)
@@ -265,13 +269,16 @@ def build_batch(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
-        record_count=len(records),
+        record_count=count,
     )
-    return pack_batch(header, compress(codec, out, level) if records and codec else out)
+    return pack_batch(header, compress(codec, out, level) if count and codec else out)
 
 
 def _wrapped(number: int) -> int:
-    """In 64 bits with a sign, as Java counts: two timestamps may lie further apart than that, and come back whole."""
+    """Wraps a number to a signed 64-bit integer, as Java does.
+
+    The difference of two timestamps may overflow; the reader's addition wraps it back to the same timestamp.
+    """
     return (number - _MIN_INT64 & (1 << 64) - 1) + _MIN_INT64
 
 
@@ -303,7 +310,7 @@ _END_TRANSACTION_VALUE = Struct(">hi")
 
 
 class ControlType(IntEnum):
-    """The second number of a control record's key. Types that Kafka added for KRaft are never in a topic's log."""
+    """Type of a control record, from its key. The types of KRaft do not occur in logs of topics."""
 
     ABORT = 0
     COMMIT = 1
@@ -315,7 +322,7 @@ class EndTransactionMarker(NamedTuple):
 
 
 def read_control_type(record: Record) -> int:
-    """The type in a control record's key; one that is not in ControlType is to be passed over."""
+    """Returns the type of a control record. Callers must skip types that are not in ControlType."""
     key = record.key
     if key is None or len(key) < _CONTROL_KEY.size:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "a control record's key is too short")
@@ -326,7 +333,7 @@ def read_control_type(record: Record) -> int:
 
 
 def read_end_transaction_marker(record: Record) -> EndTransactionMarker | None:
-    """The marker, or None where the control record is something else. Later versions only ever add to the value."""
+    """Returns the marker, or None for other control records. Later versions only add fields to the value."""
     control_type = read_control_type(record)
     if control_type not in (ControlType.ABORT, ControlType.COMMIT):
         return None

@@ -1,7 +1,7 @@
-"""The flat table of all APIs: what is declared in `messages/`, and what of it this broker serves.
+"""Table of all APIs in `messages/`, and the versions that this broker supports.
 
-A row costs nothing: a schema module is imported when its API is first asked for. ApiVersions and docs/compatibility.md
-are derived from this table, and nothing is advertised that `serves` does not name.
+A schema module is imported when its API is first used. ApiVersions responses and docs/compatibility.md are derived from
+this table: only the versions in `serves` are advertised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["APIS", "Api", "api"]
 
 
 class Api:
-    """One row. `serves`: the first and last version that a handler answers; None until there is one."""
+    """One API. `serves`: the first and last version that the broker supports; None if it does not support the API."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Api:
 
     @cached_property
     def messages(self) -> Any:
-        """The schema module, `kbroker.protocol.messages.<name>`."""
+        """Returns the schema module, `kbroker.protocol.messages.<name>`."""
         return importlib.import_module(f"kbroker.protocol.messages.{self.module_name}")
 
     @cached_property
@@ -51,7 +51,7 @@ class Api:
 
     @property
     def versions(self) -> range:
-        """Every version that the schema declares."""
+        """Returns all versions that the schema declares."""
         return self.request.versions
 
     def request_header_version(self, version: int) -> int:
@@ -61,7 +61,7 @@ class Api:
         return response_header_version(self.key, version, self.response.flexible_since)
 
     def is_served(self, *, is_in_cluster: bool = False) -> bool:
-        """Brokers speak to each other only where there are several."""
+        """Whether the broker supports the API. APIs between brokers are supported in a cluster only."""
         return self.serves is not None and (is_in_cluster or not self.between_brokers)
 
     def __repr__(self) -> str:
@@ -144,9 +144,9 @@ APIS: tuple[Api, ...] = (
     Api(92, "DeleteShareGroupOffsets", "delete_share_group_offsets"),
 )
 
-_BY_KEY = {each.key: each for each in APIS}
+_BY_KEY = {row.key: row for row in APIS}
 
 
 def api(key: int) -> Api:
-    """KeyError for a key that has no row."""
+    """Returns the API with this key. Raises KeyError if it is unknown."""
     return _BY_KEY[key]

@@ -1,8 +1,8 @@
-"""The leaves of every schema, as constructs: integers are construct's own, the rest knows Kafka's two encodings.
+"""Primitive types of schemas, as constructs. Integers are construct's types; the others have Kafka's two encodings.
 
-A leaf reads `flexible` from construct's parameters: lengths are INT16/INT32 before a message's flexible version
-and an unsigned varint of length + 1 (null = 0) from it on. Every leaf but the fixed-width ones can be null;
-whether a null is allowed is the field's business (`versions.Field`).
+A type reads `flexible` from construct's parameters. Lengths are INT16 or INT32 before a message's first flexible
+version, and an unsigned varint of length + 1 (null = 0) from then on. All types except those of fixed width can be
+null; `versions.Field` decides whether null is allowed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _bytes_left(stream: io.BytesIO) -> int:
 
 
 class _Sized(construct.Construct):  # type: ignore[misc]
-    """A length, then that many bytes or elements."""
+    """Type with a length, then that many bytes or elements."""
 
     prefix = struct.Struct(">i")
     always_fixed = False
@@ -133,7 +133,7 @@ class Text(_Sized):
 
 
 class Blob(_Sized):
-    """Opaque bytes. `is_records`: record batches, which the compiled codec leaves as a view."""
+    """Opaque bytes. `is_records`: record batches, which the compiled codec returns as a view."""
 
     def __init__(self, *, is_records: bool = False) -> None:
         super().__init__()

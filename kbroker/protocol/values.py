@@ -1,4 +1,4 @@
-"""What a decoded message is: a slotted class for each struct, one for all versions, made from the schema's fields."""
+"""Classes of decoded messages: one slotted class for each struct, for all versions, generated from the schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _FieldLike(Protocol):
 
 
 class Value:
-    """A struct's value. Keyword arguments set members; the others hold the schema's defaults."""
+    """Value of a struct. Keyword arguments set members; other members have the schema's defaults."""
 
     __slots__ = ()
     names: ClassVar[tuple[str, ...]] = ()
@@ -37,28 +37,33 @@ class Value:
 
 
 def value_class(name: str, fields: Sequence[_FieldLike]) -> type[Value]:
-    """The constructor is compiled at the first call: a schema that is only declared costs nothing."""
+    """Creates the class of a struct. Its constructor is compiled on the first call, so unused schemas cost no time."""
 
     def __init__(self: Value, **members: Any) -> None:
         constructor = _constructor(fields)
         type.__setattr__(made, "__init__", constructor)
         constructor(self, **members)
 
-    names = tuple(each.name for each in fields)
+    names = tuple(field.name for field in fields)
     made = type(name, (Value,), {"__slots__": names, "names": names, "__init__": __init__})
     return made
 
 
 def bare_class(cls: type[Value]) -> type[Value]:
-    """The same without a constructor: made in half the time, by a decoder, which sets every member itself."""
+    """Creates a subclass without a constructor, for decoders, which set all members.
+
+    Halves the time to create a value.
+    """
     return type(cls.__name__, (cls,), {"__slots__": (), "__init__": object.__init__})
 
 
 def shared_default(cls: type[Value]) -> Value:
-    """The one value of a struct with nothing but defaults. It refuses changes: assign a new value instead."""
+    """Returns the shared default value of a struct. It is immutable: assign a new value instead of changing it."""
 
     def refuse(self: Value, name: str, value: Any) -> None:
-        raise AttributeError(f"a default {cls.__name__} is shared: assign a new one, do not set its {name}")
+        raise AttributeError(
+            f"the default {cls.__name__} is shared and read-only: assign a new value instead of setting {name}"
+        )
 
     frozen = type(cls.__name__, (cls,), {"__slots__": ()})
     made: Value = frozen()
@@ -67,7 +72,7 @@ def shared_default(cls: type[Value]) -> Value:
 
 
 def value_maker(bare: type[Value], fields: Sequence[_FieldLike]) -> Callable[..., Any]:
-    """A function that does what the class's constructor does, in a third of the time: for hot paths."""
+    """Returns a function equivalent to the constructor that takes a third of the time, for hot paths."""
     parameters, body, names = _assignments(fields)
     names["bare"] = bare
     exec(f"def make({parameters}):\n    self = bare()\n    {body}\n    return self", names)
@@ -82,16 +87,16 @@ def _constructor(fields: Sequence[_FieldLike]) -> Any:
 
 
 def _assignments(fields: Sequence[_FieldLike]) -> tuple[str, str, dict[str, Any]]:
-    """Parameters, the statements that set `self` by them, and the names that both need."""
+    """Returns the source of parameters and of assignments to `self`, and the names that both use."""
     names: dict[str, Any] = {"FRESH": object()}
     parameters, body = [], []
-    for each in fields:
-        default = each.default()
+    for field in fields:
+        default = field.default()
         if isinstance(default, list):
-            parameters.append(f"{each.name}=FRESH")
-            body.append(f"self.{each.name} = [] if {each.name} is FRESH else {each.name}")
+            parameters.append(f"{field.name}=FRESH")
+            body.append(f"self.{field.name} = [] if {field.name} is FRESH else {field.name}")
         else:
-            names[f"default_{each.name}"] = default
-            parameters.append(f"{each.name}=default_{each.name}")
-            body.append(f"self.{each.name} = {each.name}")
+            names[f"default_{field.name}"] = default
+            parameters.append(f"{field.name}=default_{field.name}")
+            body.append(f"self.{field.name} = {field.name}")
     return f"*, {', '.join(parameters)}" if parameters else "", "\n    ".join(body or ["pass"]), names

@@ -1,9 +1,9 @@
-"""Fields with version ranges, and the structs and messages made of them.
+"""Schemas: fields with version ranges, and structs and messages of fields.
 
-A message file says once, for every version, which fields exist (`since`, `until`), from which version on they may be
-null, which are tagged, and from which version on the message is flexible. Everything here is a construct:
-`MESSAGE.parse(data, version=9)` and `MESSAGE.build(value, version=9)` are the slow reference that the compiled
-codecs must equal byte for byte.
+A schema declares for all versions which fields exist (`since`, `until`), since when they are nullable, which are
+tagged, and since when the message is flexible. All of these are constructs: `MESSAGE.parse(data, version=9)` and
+`MESSAGE.build(value, version=9)` are the slow reference implementation. The compiled codecs must produce the same
+bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kbroker.protocol.values import Value, bare_class, shared_default, value_cla
 __all__ = ["NEVER", "Field", "Message", "Struct", "field"]
 
 NEVER = 1 << 15
-"""A version that no message reaches: the first flexible one of a message that never is."""
+"""A version larger than all others, for "never flexible" and "never nullable"."""
 
 _UNSET: Any = object()
 
@@ -57,7 +57,10 @@ class Field(construct.Subconstruct):  # type: ignore[misc]
         return version >= self.nullable
 
     def default(self) -> Any:
-        """What the field holds in a version that lacks it. A list is fresh; a struct is shared and refuses changes."""
+        """Returns the default, which the field has in versions without it.
+
+        A list is new; a struct is shared and immutable.
+        """
         if isinstance(self.default_value, list):
             return []
         if isinstance(self.default_value, Struct):
@@ -96,7 +99,7 @@ def field(
     tag: int | None = None,
     default: Any = _UNSET,
 ) -> Field:
-    """`nullable`: the first version in which it may be null. `tag`: its number, where it is a tagged field."""
+    """Declares a field. `nullable`: first version in which it may be null. `tag`: number of a tagged field."""
     return Field(name, subcon, since, until, nullable, tag, default)
 
 
@@ -117,7 +120,7 @@ def _implied_default(subcon: Any) -> Any:
 
 
 class Struct(construct.Construct):  # type: ignore[misc]
-    """Fields in the order of the wire; calling it makes a value: `TopicData(name="orders")`."""
+    """Fields in wire order. Calling the struct creates a value: `TopicData(name="orders")`."""
 
     def __init__(self, name: str, *fields: Field) -> None:
         super().__init__()
@@ -131,13 +134,13 @@ class Struct(construct.Construct):  # type: ignore[misc]
         return self.value(**members)
 
     def bare_value(self) -> type[Value]:
-        """What a decoder makes its values of."""
+        """Returns the class whose instances a decoder creates."""
         if self._bare_value is None:
             self._bare_value = bare_class(self.value)
         return self._bare_value
 
     def maker(self) -> Callable[..., Any]:
-        """A function for hot paths that makes values as calling the struct does."""
+        """Returns a faster equivalent of calling the struct, for hot paths."""
         return value_maker(self.bare_value(), self.fields)
 
     def shared_default(self) -> Value:
@@ -146,25 +149,25 @@ class Struct(construct.Construct):  # type: ignore[misc]
         return self._default
 
     def untagged(self, version: int) -> list[Field]:
-        return [each for each in self.fields if each.tag is None and each.is_in(version)]
+        return [member for member in self.fields if member.tag is None and member.is_in(version)]
 
     def tagged(self, version: int) -> list[Field]:
         return sorted(
-            (each for each in self.fields if each.tag is not None and each.is_in(version)),
-            key=lambda each: each.tag or 0,
+            (member for member in self.fields if member.tag is not None and member.is_in(version)),
+            key=lambda member: member.tag or 0,
         )
 
     def _parse(self, stream: io.BytesIO, context: Any, path: str) -> Value:
         version = context._params.version
         value = self.value()
-        for each in self.untagged(version):
-            setattr(value, each.name, each._parsereport(stream, context, f"{path} -> {each.name}"))
+        for member in self.untagged(version):
+            setattr(value, member.name, member._parsereport(stream, context, f"{path} -> {member.name}"))
         if context._params.flexible:
             self._parse_tagged(value, stream, context, path)
         return value
 
     def _parse_tagged(self, value: Value, stream: io.BytesIO, context: Any, path: str) -> None:
-        known = {each.tag: each for each in self.tagged(context._params.version)}
+        known = {member.tag: member for member in self.tagged(context._params.version)}
         for _ in range(read_unsigned_varint(stream, path)):
             tag = read_unsigned_varint(stream, path)
             data = read_exactly(stream, read_unsigned_varint(stream, path), path)
@@ -176,20 +179,20 @@ class Struct(construct.Construct):  # type: ignore[misc]
 
     def _build(self, value: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         version = context._params.version
-        for each in self.untagged(version):
-            each._build(getattr(value, each.name), stream, context, f"{path} -> {each.name}")
+        for member in self.untagged(version):
+            member._build(getattr(value, member.name), stream, context, f"{path} -> {member.name}")
         if context._params.flexible:
-            present = [each for each in self.tagged(version) if getattr(value, each.name) != each.default()]
+            present = [member for member in self.tagged(version) if getattr(value, member.name) != member.default()]
             stream.write(unsigned_varint(len(present)))
-            for each in present:
+            for member in present:
                 inner = io.BytesIO()
-                each._build(getattr(value, each.name), inner, context, path)
-                stream.write(unsigned_varint(each.tag or 0) + unsigned_varint(inner.tell()) + inner.getvalue())
+                member._build(getattr(value, member.name), inner, context, path)
+                stream.write(unsigned_varint(member.tag or 0) + unsigned_varint(inner.tell()) + inner.getvalue())
         return value
 
 
 class Message(Struct):
-    """A struct that travels alone, with versions of its own; from `flexible` on with tags and compact lengths."""
+    """A top-level struct with its range of versions. From version `flexible` on it has tags and compact lengths."""
 
     def __init__(self, name: str, *fields: Field, versions: tuple[int, int], flexible: int = NEVER) -> None:
         super().__init__(name, *fields)

@@ -1,1 +1,1 @@
-"""Partitions as a broker holds them: a log, its leadership, who waits for it. Never speaks to a client."""
+"""Replicas of a broker: logs with their roles, the ISR, fetching from leaders, compaction. Never talks to a client."""

@@ -1,6 +1,6 @@
-"""fsync off the event loop, as a group commit: one thread flushes what has come together while it was busy.
+"""Task that fsyncs logs in a thread, as a group commit: each round flushes all logs requested during the last one.
 
-A failed fsync is never tried again: the kernel may have dropped the pages, and a second call would say all is well.
+A failed fsync is never retried: the kernel may have dropped the dirty pages, and a second fsync would then succeed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import trio
 
 from kbroker.clock import Clock
 from kbroker.errors import StorageFailure
-from kbroker.log.flush_job import FlushJob
+from kbroker.log.files.flush_job import FlushJob
 
 __all__ = ["Flushable", "Flusher"]
 
@@ -47,7 +47,7 @@ class Flusher:
             self._round = trio.Event()
 
     async def wait_round(self) -> None:
-        """Until something has been flushed, or has failed."""
+        """Waits until the current round has ended, whether its flushes succeeded or not."""
         await self._round.wait()
 
 

@@ -1,11 +1,11 @@
-"""What a follower does with what its leader says: append, cut off what the leader does not have, start anew.
+"""Rules of a follower for its leader's responses: append, truncate diverging records, or restart the log.
 
-    fetch (offset, epoch of the last record) -> records         append them, take over high watermark and log start
-                                             -> diverging epoch cut, fetch again: two logs agree after a few rounds
-                                             -> out of range    ask for the leader's ends, cut or start anew
+    fetch (offset, epoch of the last record) -> records          append; apply the leader's high watermark and log start
+                                             -> diverging epoch  truncate, fetch again; logs agree after a few rounds
+                                             -> out of range     get the leader's offsets, truncate or restart the log
 
-The high watermark is never what a log is cut to: records above it may be acknowledged, and the follower not know yet.
-Pure: knows offsets and epochs, no records and no wire.
+A log is not truncated to the high watermark (KIP-101): records above it may be acknowledged before the follower learns
+the new high watermark. Pure: works on offsets and epochs only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FollowerLog", "Restart", "restart_after", "truncation_offset"]
 
 
 class FollowerLog(Protocol):
-    """As much of a log as these rules look at."""
+    """The part of a log that these rules use."""
 
     @property
     def log_end_offset(self) -> int: ...
@@ -30,22 +30,22 @@ class FollowerLog(Protocol):
 
 
 class Restart(NamedTuple):
-    """What a follower does that asked for what its leader does not have."""
+    """Change of a follower's log after its fetch offset was out of range. Both None: nothing to change."""
 
     truncate_to: int | None = None
     start_at: int | None = None
-    """Nothing of the log is of use: it is emptied, and begins here."""
+    """Delete all records; the log starts again at this offset."""
 
 
 def truncation_offset(log: FollowerLog, diverging: EpochEntry) -> int:
-    """Where to cut, given the largest epoch of the leader that is not above ours, and where it ends there. The same for
-    an answer to OffsetForLeaderEpoch and for the diverging epoch of a Fetch.
+    """Returns the offset to truncate to. Works for responses of Fetch and of OffsetForLeaderEpoch.
 
-    If we do not know that epoch, our next lower one ends below it: cut there, and ask again with the lower one.
+    `diverging`: the leader's largest epoch that is not above the follower's last one, and its end offset on the leader.
+    If the follower does not have that epoch, truncates to the end of its next lower one, and the next fetch asks again.
     """
     end = log.log_end_offset
     if diverging.start_offset == UNDEFINED_OFFSET:
-        return min(log.high_watermark, end)  # the leader knows no epochs: all that is left to go by
+        return min(log.high_watermark, end)  # the leader has no epochs, so the high watermark is the only bound left
     if diverging.epoch == UNDEFINED_EPOCH:
         return min(diverging.start_offset, end)
     own = log.end_offset_for_epoch(diverging.epoch)
@@ -57,7 +57,10 @@ def truncation_offset(log: FollowerLog, diverging: EpochEntry) -> int:
 
 
 def restart_after(log_end_offset: int, *, leader_start: int, leader_end: int) -> Restart:
-    """Out of range: the leader has lost its end (it was elected uncleanly), or its start has moved past our end."""
+    """Returns the change after an out-of-range fetch.
+
+    Either the leader's log is shorter (unclean election), or retention moved its start past the follower's end.
+    """
     if leader_end < log_end_offset:
         if leader_end < leader_start:
             return Restart(start_at=leader_start)

@@ -1,6 +1,6 @@
-"""Carries proposed in-sync sets to the controller: all that have come together in one request, one request at a time.
+"""Task that sends ISR proposals to the controller (AlterPartition), and retries them while it cannot be reached.
 
-While nobody answers it tries again. Sleeps while there is nothing to propose.
+One request at a time; it holds all proposals that were made during the previous request.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 import trio
 
-from kbroker.controller.image import Partition as PartitionState
-from kbroker.controller.isr_rules import IsrProposal
+from kbroker.controller.image import PartitionState
+from kbroker.controller.rules.isr_rules import IsrProposal
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.peers import Decision
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.05  # Kafka's retry of AlterPartition
 
-# After these it makes no sense to say the same again: it was judged, or the image will tell.
+# Errors after which a retry is useless: the controller has decided, or the image will bring a newer state.
 _FINAL: Final = frozenset(
     (
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -40,42 +40,42 @@ _FINAL: Final = frozenset(
 
 class IsrProposer:
     def __init__(self, alter: Callable[[Sequence[IsrProposal]], Awaitable[Sequence[PartitionState | Refusal]]]) -> None:
-        """`alter` asks the controller, and answers for each proposal; Refusal: it could not be asked."""
+        """`alter` sends proposals and returns an outcome for each. Raises Refusal if the controller was not reached."""
         self._alter = alter
-        self._waiting: list[tuple[IsrProposal, Callable[[Decision], None]]] = []
+        self._queue: list[tuple[IsrProposal, Callable[[Decision], None]]] = []
         self._has_work = trio.Event()
 
     def propose(self, proposal: IsrProposal, done: Callable[[Decision], None]) -> None:
-        self._waiting.append((proposal, done))
+        self._queue.append((proposal, done))
         self._has_work.set()
 
     async def run(self) -> None:
         while True:
             await self._has_work.wait()
             self._has_work = trio.Event()
-            taken, self._waiting = self._waiting, []
-            again = await self._ask(taken)
-            if again:
-                self._waiting = again + self._waiting
+            batch, self._queue = self._queue, []
+            failed = await self._send(batch)
+            if failed:
+                self._queue = failed + self._queue
                 await trio.sleep(_RETRY_SECONDS)
-            if self._waiting:
+            if self._queue:
                 self._has_work.set()
 
-    async def _ask(
-        self, taken: list[tuple[IsrProposal, Callable[[Decision], None]]]
+    async def _send(
+        self, batch: list[tuple[IsrProposal, Callable[[Decision], None]]]
     ) -> list[tuple[IsrProposal, Callable[[Decision], None]]]:
-        """What has to be asked again."""
+        """Sends the proposals and reports the outcomes. Returns the proposals to retry."""
         try:
-            outcomes = await self._alter([proposal for proposal, _ in taken])
+            outcomes = await self._alter([proposal for proposal, _ in batch])
         except Refusal as refusal:
-            logger.info("the controller cannot be asked for in-sync sets, and is asked again: %s", refusal)
-            return taken
-        again = []
-        for (proposal, done), outcome in zip(taken, outcomes, strict=True):
+            logger.info("Failed to send AlterPartition to the controller; retrying: %s", refusal)
+            return batch
+        failed = []
+        for (proposal, done), outcome in zip(batch, outcomes, strict=True):
             if not isinstance(outcome, Refusal):
                 done(outcome)
             elif outcome.code in _FINAL:
                 done(ErrorCode(outcome.code))
             else:
-                again.append((proposal, done))
-        return again
+                failed.append((proposal, done))
+        return failed

@@ -1,13 +1,13 @@
-"""What a leader knows of the other replicas of its partition, and what follows: high watermark and in-sync set (ISR).
+"""A leader's knowledge of the followers of its partition, from which high watermark and ISR follow.
 
 | | counts for the high watermark | may be elected |
 |--|--|--|
 | in the committed ISR | yes | yes |
-| to be added, proposed and not answered yet | yes: the controller may have agreed already | perhaps |
-| to be removed, proposed and not answered yet | yes: until it is committed it may be elected | yes |
-| caught up and alive, outside | yes: or it would run after a high watermark that it never reaches | no |
+| proposed to be added, not decided yet | yes: the controller may have written it already | perhaps |
+| proposed to be removed, not decided yet | yes: it may be elected until the removal is committed | yes |
+| caught up and alive, not in the ISR | yes: else the high watermark would run ahead, and it could never join | no |
 
-Pure: time comes with each call. Never asks the controller itself.
+The first three rows are Kafka's maximal ISR. Pure: the caller passes the time. Never sends a request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNKNOWN_OFFSET: Final = -1
 
 
 class Replica:
-    """A follower, as its fetches show it."""
+    """State of a follower, as known from its fetches."""
 
     __slots__ = (
         "_last_fetch_leader_end",
@@ -36,7 +36,7 @@ class Replica:
     def __init__(self, last_caught_up_ms: int | None) -> None:
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
-        self.last_caught_up_ms = last_caught_up_ms  # None: never, as far as this leader knows
+        self.last_caught_up_ms = last_caught_up_ms  # None: not caught up since this leader was elected
         self.broker_epoch = -1
         self._last_fetch_ms: int | None = None
         self._last_fetch_leader_end = 0
@@ -44,19 +44,22 @@ class Replica:
     def on_fetch(
         self, fetch_offset: int, log_start_offset: int, broker_epoch: int, *, leader_end: int, now_ms: int
     ) -> None:
-        """It asks for what comes after all that it has. Who now has what there was at his last fetch was caught up
-        then: under steady load nobody ever has all."""
+        """Updates the state. `fetch_offset` is the follower's log end offset.
+
+        A follower that reached the leader's end offset of its previous fetch was caught up at that time: under steady
+        load it never reaches the current end offset.
+        """
         if fetch_offset >= leader_end:
-            self._caught_up(now_ms)
+            self._note_caught_up(now_ms)
         elif self._last_fetch_ms is not None and fetch_offset >= self._last_fetch_leader_end:
-            self._caught_up(self._last_fetch_ms)
+            self._note_caught_up(self._last_fetch_ms)
         self._last_fetch_ms = now_ms
         self._last_fetch_leader_end = leader_end
         self.log_end_offset = fetch_offset
         self.log_start_offset = log_start_offset
         self.broker_epoch = broker_epoch
 
-    def _caught_up(self, at_ms: int) -> None:
+    def _note_caught_up(self, at_ms: int) -> None:
         self.last_caught_up_ms = at_ms if self.last_caught_up_ms is None else max(self.last_caught_up_ms, at_ms)
 
     def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
@@ -67,7 +70,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An ISR for the controller to agree to: it must know the partition by these epochs."""
+    """An ISR proposed to the controller, which refuses it if the partition has other epochs by then."""
 
     isr: tuple[int, ...]
     leader_epoch: int
@@ -98,7 +101,7 @@ class LeaderView:
         max_lag_ms: int,
         now_ms: int,
     ) -> None:
-        """`epoch_start_offset`: where this leader's epoch begins, the end of its log when it took over."""
+        """`epoch_start_offset`: the log end offset when this broker became leader."""
         self.leader_id = leader_id
         self.isr = isr
         self.leader_epoch = leader_epoch
@@ -106,8 +109,10 @@ class LeaderView:
         self.epoch_start_offset = epoch_start_offset
         self._max_lag_ms = max_lag_ms
         self._pending: Proposal | None = None
-        # Those in sync get the whole time to show themselves; the others have to catch up first.
-        self._replicas = {each: Replica(now_ms if each in isr else None) for each in replicas if each != leader_id}
+        # Followers in the ISR count as caught up now: they have max_lag_ms to fetch for the first time.
+        self._replicas = {
+            broker_id: Replica(now_ms if broker_id in isr else None) for broker_id in replicas if broker_id != leader_id
+        }
 
     def replica(self, broker_id: int) -> Replica | None:
         return self._replicas.get(broker_id)
@@ -127,7 +132,7 @@ class LeaderView:
     def maximal_isr_size(self) -> int:
         return 1 + sum(map(self._is_in_maximal_isr, self._replicas))
 
-    # Fetches and what follows from them
+    # Fetches and watermarks
 
     def on_fetch(
         self,
@@ -139,7 +144,7 @@ class LeaderView:
         leader_end: int,
         now_ms: int,
     ) -> bool:
-        """False: it is no replica of this partition."""
+        """Updates the follower. Returns False if the broker is not a replica of this partition."""
         replica = self._replicas.get(broker_id)
         if replica is None:
             return False
@@ -149,8 +154,11 @@ class LeaderView:
     def high_watermark(
         self, leader_end: int, now_ms: int, live: Container[int], min_insync_replicas: int = 1
     ) -> int | None:
-        """How far the log is committed by what is known now; None while too few are in sync for it to move. It may be
-        lower than it was: then it stays. `leader_end`: up to where the leader's own copy counts."""
+        """Returns the smallest end offset of all replicas that count, or None if the ISR is below the minimum.
+
+        It can be lower than before, for example right after an election: the caller must never move the high watermark
+        back. `leader_end`: the leader's log end offset, or with flush.messages=1 its fsynced end.
+        """
         if len(self.isr) < min(min_insync_replicas, self.replica_count):
             return None
         lowest = leader_end
@@ -163,17 +171,17 @@ class LeaderView:
         return lowest
 
     def low_watermark(self, leader_start: int, live: Container[int]) -> int:
-        """Below it nobody who is alive has records any more."""
+        """Returns the smallest log start offset of all live replicas: records below it are deleted everywhere."""
         starts = [replica.log_start_offset for broker_id, replica in self._replicas.items() if broker_id in live]
         return min([leader_start, *starts])
 
-    # The in-sync set: one proposal at a time
+    # The ISR: one proposal at a time, as in Kafka. A second one would need the partition epoch that the first one gets.
 
     def propose_removals(self, leader_end: int, now_ms: int) -> Proposal | None:
-        """Without those that have not caught up for too long."""
+        """Proposes the ISR without lagging followers. Returns None if there are none, or a proposal is pending."""
         if self._pending is not None:
             return None
-        isr = tuple(each for each in self.isr if not self._is_out_of_sync(each, leader_end, now_ms))
+        isr = tuple(broker_id for broker_id in self.isr if not self._is_out_of_sync(broker_id, leader_end, now_ms))
         return self._propose(isr) if len(isr) < len(self.isr) else None
 
     def _is_out_of_sync(self, broker_id: int, leader_end: int, now_ms: int) -> bool:
@@ -183,8 +191,11 @@ class LeaderView:
         return replica is None or not replica.is_caught_up(leader_end, now_ms, self._max_lag_ms)
 
     def propose_addition(self, broker_id: int, high_watermark: int, live: Container[int]) -> Proposal | None:
-        """With a replica that has all that is committed. It must have all that was there when this leader began too:
-        what lies above a new leader's high watermark may be acknowledged, only nobody told him."""
+        """Proposes the ISR with a follower that reached the high watermark. Returns None if it may not join.
+
+        It must also have everything up to `epoch_start_offset`. Records above a new leader's high watermark may be
+        acknowledged to producers: the old leader can have advanced its high watermark without telling its followers.
+        """
         replica = self._replicas.get(broker_id)
         if self._pending is not None or replica is None or broker_id in self.isr or broker_id not in live:
             return None
@@ -197,7 +208,7 @@ class LeaderView:
         return self._pending
 
     def on_committed(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
-        """The state that the controller has written, by whatever way it was heard of. False: it is an old one."""
+        """Applies a state that the controller wrote, from its response or the image. Returns False if it is old."""
         if partition_epoch <= self.partition_epoch:
             return False
         self.isr = isr
@@ -206,11 +217,13 @@ class LeaderView:
         return True
 
     def on_rejected(self, proposal: Proposal) -> None:
-        """The controller has certainly not written it."""
+        """Drops a proposal that the controller certainly did not write."""
         if self._pending is proposal:
             self._pending = None
 
     def on_replicas(self, replicas: Iterable[int]) -> None:
-        """The assignment has changed under the same leader."""
+        """Applies a new replica assignment of the same leader epoch."""
         known = self._replicas
-        self._replicas = {each: known.get(each) or Replica(None) for each in replicas if each != self.leader_id}
+        self._replicas = {
+            broker_id: known.get(broker_id) or Replica(None) for broker_id in replicas if broker_id != self.leader_id
+        }

@@ -1,53 +1,79 @@
-"""A partition that this broker has a replica of: its log, how far it is committed, and who waits for that.
+"""A partition that this broker has a replica of: its log, its role, its high watermark, and requests that wait.
 
-    become_leader <-> become_follower, as the image says; leave: it is deleted, or no replica is to be here
+    become_leader <-> become_follower, as the image says -> leave: the replica is deleted, or its directory is offline
 
-As leader: appends are staged while a run of frames is handled and written at its end, one write for each partition:
-nothing is visible, and nobody is answered, before. Committed is what every in-sync replica has (`Leadership`; where
-there is no other replica, the leader alone), and, with flush.messages=1, on its disk. As follower it takes what its
-leader sent.
+Leader: batches are staged while a run of frames is handled, and written at its end with one write for each partition.
+Before the write no record is visible, and no producer gets a response. A record is committed when all replicas of the
+maximal ISR have it (`LeaderState`; without other replicas, when the leader has it); with flush.messages=1, fsynced.
+Follower: appends records that it fetched from the leader.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import Protocol
 
-from kbroker.config import TopicConfig
-from kbroker.controller.image import NO_LEADER
-from kbroker.controller.image import Partition as PartitionState
+from kbroker.config.topic import TopicConfig
+from kbroker.controller.image import NO_LEADER, PartitionState
 from kbroker.errors import StorageFailure
-from kbroker.log.file_slice import FileSlice
-from kbroker.log.flush_job import FlushJob
-from kbroker.log.leader_epochs import EpochEntry
-from kbroker.log.partition_log import AppendResult, PartitionLog
+from kbroker.log.append_result import AppendResult
+from kbroker.log.append_rules import CheckedBatch, Rejection
+from kbroker.log.files.file_slice import FileSlice
+from kbroker.log.files.flush_job import FlushJob
+from kbroker.log.leader_epochs import UNDEFINED_EPOCH, EpochEntry
+from kbroker.log.open_log import OpenLog
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producers.refused_batches import RefusedBatches
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.record_batch import MAGIC_POSITION, ReadBuffer
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.follower_view import Restart, truncation_offset
-from kbroker.replication.leadership import Leadership
+from kbroker.replication.leader_state import LeaderState
 from kbroker.replication.peers import Peers
 from kbroker.replication.storage_gate import StorageGate
 
-__all__ = ["FetchWaiter", "Partition"]
+__all__ = ["FetchWaiter", "LongCheck", "Partition", "long_check"]
 
 _BATCHES_SINCE = 3
 _ZSTD_SINCE = 7
 _ZSTD = 4
 _CODEC_POSITION = 22  # the lower byte of a batch's attributes
 _ALL_REPLICAS = -1
+_NOT_ENOUGH_REPLICAS = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
 
-_STORAGE_ERROR = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR)
+
+LongCheck = Callable[..., CheckedBatch | Rejection]
+"""Check of a batch that takes a while. Its argument `pause` lets other threads run."""
+
+
+def long_check(partition: Partition, records: memoryview, version: int, now_ms: int) -> LongCheck:
+    """Returns the check of records for which `stage` has returned CHECK_IN_THREAD. It may run in any thread."""
+    is_message_set = version < _BATCHES_SINCE and not _is_batch(records)
+    return partial(partition.log.append_rules.check_at_length, records, now_ms, is_message_set=is_message_set)
+
+
+def _is_batch(records: memoryview) -> bool:
+    return len(records) > _CODEC_POSITION and records[MAGIC_POSITION] == 2
+
+
+def _no_batch(version: int) -> str:
+    return f"Produce requests with version {version} must have at least one record batch per partition"
+
+
+def _no_zstd(version: int) -> str:
+    return f"Produce requests with version {version} are not allowed to use ZStandard compression"
 
 
 class FetchWaiter(Protocol):
     def on_visible(self, size: int) -> None:
-        """So many bytes more can be read."""
+        """Notifies the fetch that `size` more bytes can be read."""
         ...
 
     def finish(self) -> None:
-        """The partition has changed hands or is gone: answer now."""
+        """Completes the fetch at once: the role has changed, or the replica is deleted."""
         ...
 
 
@@ -57,16 +83,15 @@ class Partition:
         "_flusher",
         "_flushing_bytes",
         "_flushing_log",
-        "_gate",
         "_is_durable",
         "_is_staged",
-        "_min_insync_replicas",
         "_parked",
         "_visible_bytes",
         "commits_at_once",
         "config",
         "fetch_waiters",
         "fetched_bytes",
+        "gate",
         "index",
         "insync_replicas",
         "is_gone",
@@ -74,7 +99,10 @@ class Partition:
         "leader_epoch",
         "leader_id",
         "leadership",
-        "log",
+        "log_handle",
+        "min_insync_replicas",
+        "opened_log",
+        "refused",
         "topic",
         "topic_id",
     )
@@ -84,33 +112,36 @@ class Partition:
         topic: str,
         index: int,
         topic_id: bytes,
-        log: PartitionLog,
+        log_handle: PartitionLog,
         config: TopicConfig,
         *,
         gate: StorageGate,
         flusher: Flusher,
         dirty: set[Partition],
+        refused: RefusedBatches | None = None,
     ) -> None:
-        """It follows nobody until it is told its role."""
+        """Creates a partition without a role: it neither leads nor follows."""
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
-        self.log = log
+        self.log_handle = log_handle
+        self.opened_log: OpenLog | None = None  # `log` once it has been used: the hot path saves a property
         self.is_leader = False
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
         self.insync_replicas = 0
-        self.leadership: Leadership | None = None  # while it is led here and has other replicas
+        self.leadership: LeaderState | None = None  # only while leader, and with other replicas
         self.fetch_waiters: set[FetchWaiter] = set()
-        self.fetched_bytes = 0  # that have been read for clients since the partition was opened
-        self._gate = gate
+        self.fetched_bytes = 0  # read for clients since the partition was opened
+        self.gate = gate
         self._flusher = flusher
         self._dirty = dirty
+        self.refused = RefusedBatches() if refused is None else refused
         self._parked: deque[tuple[int, Callable[[int], None]]] = deque()
         self._is_staged = False
         self.is_gone = False
         self._flushing_bytes = 0
-        self._flushing_log = log
+        self._flushing_log: OpenLog | None = None
         self._visible_bytes = 0
         self.update_config(config)
 
@@ -120,22 +151,30 @@ class Partition:
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
         self._is_durable = config.flush_messages == 1
-        self._settle()
+        self._update_hot_state()
         self.update_high_watermark()
 
-    def _settle(self) -> None:
-        """What follows from config and role, for the hot path."""
+    def _update_hot_state(self) -> None:
+        """Computes the attributes that the hot path reads, from config and role."""
         leadership = self.leadership
         is_alone = self.is_leader and leadership is None
-        self.commits_at_once = is_alone and not (self._is_durable or self.is_gone)  # by writing alone
-        self._min_insync_replicas = self.config.min_insync_replicas
-        if leadership is not None:
-            self._min_insync_replicas = min(self._min_insync_replicas, leadership.view.replica_count)
+        self.commits_at_once = is_alone and not (self._is_durable or self.is_gone)
+        # Never more than there are replicas, as in Kafka since 3.7 (KAFKA-15583).
+        replica_count = 1 if leadership is None else leadership.view.replica_count
+        self.min_insync_replicas = min(self.config.min_insync_replicas, replica_count)
 
     @property
     def is_durable(self) -> bool:
-        """Whether what is written counts only when it is on the disk."""
+        """Whether records count only when they are fsynced (flush.messages=1)."""
         return self._is_durable
+
+    @property
+    def log(self) -> OpenLog:
+        """Returns the log, opened at the first use. Raises StorageFailure, and RecoveryNeeded if it is damaged."""
+        log = self.opened_log
+        if log is None:
+            log = self.opened_log = self.log_handle.open()
+        return log
 
     @property
     def high_watermark(self) -> int:
@@ -146,57 +185,97 @@ class Partition:
         return self.log.last_stable_offset
 
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
-        """What a client believes; -1 for one that does not say."""
+        """Compares a client's current leader epoch with this one; -1 if the client sent none."""
         if epoch < 0 or epoch == self.leader_epoch:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
+        """Returns the largest known epoch up to `epoch`, and its end offset, as in OffsetForLeaderEpoch.
+
+        Without other replicas the log gets the current epoch with the first batch. Until then the epoch starts at the
+        log end offset, and so it ends all earlier epochs: also those whose records a crash lost.
+        """
+        log = self.log
         if epoch == self.leader_epoch:
-            return EpochEntry(epoch, self.log.log_end_offset)
-        return self.log.end_offset_for_epoch(epoch)
+            return EpochEntry(epoch, log.log_end_offset)
+        latest = log.leader_epochs.latest
+        if latest < epoch < self.leader_epoch:
+            return EpochEntry(epoch if latest == UNDEFINED_EPOCH else latest, log.log_end_offset)
+        return log.end_offset_for_epoch(epoch)
 
     # Roles
 
     def become_leader(self, state: PartitionState, peers: Peers) -> None:
-        """Or stays it, with another in-sync set. StorageFailure: its log cannot be read, or the epoch not written."""
+        """Becomes leader, or applies a newer state as leader. Ignores states of older epochs.
+
+        Raises StorageFailure if the log cannot be read or the leader epoch cannot be written.
+        """
         if self.is_gone or state.leader_epoch < self.leader_epoch:
             return
-        was_leader, was_replicated = self.is_leader, self.leadership is not None
+        was_leader, leadership = self.is_leader, self.leadership
         has_begun = not was_leader or state.leader_epoch > self.leader_epoch
-        if has_begun and (was_replicated or not was_leader):
+        if not was_leader:
             self._end_role()
         if len(state.replicas) == 1:
-            self.leadership = None
-        elif has_begun or self.leadership is None:
-            # Written before anybody fetches: by it followers find where their history and this one part.
-            self.log.assign_leader_epoch(state.leader_epoch)
-            self.leadership = Leadership(self, state, peers)
+            self._end_replication()
+        elif has_begun or leadership is None:
+            self._assign_leader_epoch(state.leader_epoch)
+            if leadership is None:
+                self.leadership = LeaderState(self, state, peers)
+            else:
+                # The log stays, so producers, consumers and DeleteRecords requests that wait go on waiting.
+                leadership.on_new_epoch(state)
         else:
-            self.leadership.on_state(state)
+            leadership.on_state(state)
         self.is_leader = True
         self.leader_id = peers.broker_id
         self.leader_epoch = state.leader_epoch
         self.insync_replicas = len(state.isr if self.leadership is None else self.leadership.view.isr)
-        self._settle()
+        self._update_hot_state()
         if self.leadership is not None:
             peers.replicated[self] = None
-            if has_begun or not was_replicated:
+            if has_begun or leadership is None:
                 peers.on_replicated()
             self.update_high_watermark()
             return
         peers.replicated.pop(self, None)
-        if was_replicated:
+        if not was_leader:
+            self.log_handle.commit_all()
+        elif leadership is not None and self._is_durable:
+            self._flusher.request(self)
+        elif leadership is not None:
             self._advance(self.log.log_end_offset, self.log.appended_bytes)
-        elif not was_leader:
-            self.log.commit_all()
+
+    def _assign_leader_epoch(self, leader_epoch: int) -> None:
+        """Writes the start of the epoch, before the first fetch: followers find the point of divergence by it.
+
+        Raises StorageFailure; then the partition leads no longer.
+        """
+        try:
+            self.log.assign_leader_epoch(leader_epoch)
+        except StorageFailure:
+            if self.is_leader:
+                self._end_role()
+            raise
+
+    def _end_replication(self) -> None:
+        """Ends the work for followers, because the partition has none any more. Producers go on waiting for the log."""
+        leadership, self.leadership = self.leadership, None
+        if leadership is None:
+            return
+        self._parked = deque(sorted((*self._parked, *leadership.flush_waiters), key=itemgetter(0)))
+        for done in leadership.log_start_waiters:
+            done()
+        for waiter in list(leadership.replica_waiters):
+            waiter.finish()
 
     def become_follower(self, state: PartitionState, peers: Peers) -> None:
-        """Of `state.leader`, or of nobody while there is none."""
+        """Becomes follower of `state.leader`, or of no broker if there is no leader. Ignores states of older epochs."""
         if self.is_gone or state.leader_epoch < self.leader_epoch:
             return
         if self.is_leader:
-            assert not self._is_staged, f"{self!r} changes hands with batches staged"
+            assert not self._is_staged, f"{self!r} stops leading with batches staged"
             self._end_role()
             peers.replicated.pop(self, None)
         self.is_leader = False
@@ -204,15 +283,18 @@ class Partition:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.insync_replicas = len(state.isr)
-        self._settle()
+        self._update_hot_state()
 
     def _end_role(self) -> None:
-        """Whoever waits is answered: with what there is, or that somebody else leads now."""
+        """Ends the leader role: fails waiting producers with NOT_LEADER_OR_FOLLOWER, completes delayed fetches.
+
+        The role is cleared before the waiters are called: they look at the partition again.
+        """
         self._refuse_parked(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         waiters = self.waiters()
         leadership, self.leadership = self.leadership, None
         self.is_leader = False
-        self._visible_bytes = self.log.appended_bytes
+        self._visible_bytes = self.log_handle.appended_bytes
         if leadership is not None:
             for done in leadership.log_start_waiters:
                 done()
@@ -220,72 +302,99 @@ class Partition:
             waiter.finish()
 
     def waiters(self) -> list[FetchWaiter]:
-        """Fetches that wait here, of consumers and of followers."""
+        """Returns the delayed fetches of consumers and followers."""
         return [*self.fetch_waiters, *(self.leadership.replica_waiters if self.leadership is not None else ())]
 
     def update_high_watermark(self) -> None:
-        """After anything that it depends on where there are other replicas."""
+        """Advances the high watermark if the followers allow it. No-op without other replicas.
+
+        Call it after every change of its inputs: a write, an fsync, a follower's fetch, the ISR, live brokers.
+        """
         leadership = self.leadership
         if leadership is None:
             return
         log = self.log
         own_end = min(log.recovery_point, log.log_end_offset) if self._is_durable else log.log_end_offset
-        offset = leadership.high_watermark(own_end, self._min_insync_replicas)
+        offset = leadership.high_watermark(own_end, self.min_insync_replicas)
         if offset is not None and offset > log.high_watermark:
             visible_bytes = leadership.bytes_below(offset)
-            # Within a write nobody has counted; but something is there, for whoever waits for anything at all.
+            # Bytes are counted by write. In the middle of a write, one byte completes fetches with min_bytes=1.
             self._advance(offset, self._visible_bytes + 1 if visible_bytes is None else visible_bytes)
 
     # Appending
 
-    def stage(self, records: memoryview | None, version: int, acks: int, now_ms: int) -> AppendResult:
-        """What a Produce request of that version holds for this partition. Hot path."""
-        if self._gate.is_closed:
-            return _STORAGE_ERROR
-        if acks == _ALL_REPLICAS and self.insync_replicas < self._min_insync_replicas:
-            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
+    def stage(
+        self,
+        records: memoryview | None,
+        version: int,
+        acks: int,
+        now_ms: int,
+        checked: CheckedBatch | None = None,
+    ) -> AppendResult:
+        """Validates and stages the records of a Produce request of this version. Hot path.
+
+        `checked` is the result of their `long_check`, if this method has returned CHECK_IN_THREAD before.
+        """
+        if self.gate.is_closed:
+            return self.refuse(records, self.gate.refusal, now_ms)
+        if acks == _ALL_REPLICAS and self.insync_replicas < self.min_insync_replicas:
+            return self.refuse(records, _NOT_ENOUGH_REPLICAS, now_ms)
         try:
-            if version >= _ZSTD_SINCE and records is not None:
-                result = self.log.stage(records, self.leader_epoch, now_ms)
+            if self.refused.entries:
+                held_back = self.refused.check(self.topic_id, self.index, records, self.log.producers, now_ms)
+                if held_back is not None:
+                    return AppendResult(held_back)
+            if checked is not None:
+                result = self.log.stage_checked(checked, self.leader_epoch, now_ms)
+            elif version >= _ZSTD_SINCE and records is not None:
+                log = self.opened_log
+                if log is None:
+                    log = self.log
+                result = log.stage(records, self.leader_epoch, now_ms)
             else:
                 result = self._stage_old(records, version, now_ms)
         except StorageFailure as failure:
-            self._gate.close(failure)
-            return _STORAGE_ERROR
+            self.gate.close(failure)
+            return self.refuse(records, self.gate.refusal, now_ms)
         if not result.error:
             self._is_staged = True
         return result
 
+    def refuse(self, records: memoryview | None, result: AppendResult, now_ms: int) -> AppendResult:
+        """Remembers that a batch is refused with a retriable error: later ones of its producer must wait for it."""
+        self.refused.note(self.topic_id, self.index, records, result.error, now_ms)
+        return result
+
     def _stage_old(self, records: memoryview | None, version: int, now_ms: int) -> AppendResult:
         if not records:
-            return AppendResult(ErrorCode.INVALID_RECORD, error_message="no record batch at all")
-        is_batch = len(records) > _CODEC_POSITION and records[MAGIC_POSITION] == 2
+            return AppendResult(ErrorCode.INVALID_RECORD, error_message=_no_batch(version))
+        is_batch = _is_batch(records)
         if version < _BATCHES_SINCE and not is_batch:
             return self.log.stage_message_set(records, self.leader_epoch, now_ms)
         if is_batch and records[_CODEC_POSITION] & 7 == _ZSTD and version < _ZSTD_SINCE:
-            return AppendResult(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, error_message="zstd needs Produce v7")
+            return AppendResult(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, error_message=_no_zstd(version))
         return self.log.stage(records, self.leader_epoch, now_ms)
 
     def commit(self) -> None:
-        """Write what was staged and show it. If the disk refuses, none of it is in the log (`holds` tells)."""
+        """Writes the staged batches. If the write fails, none of them is in the log: check with `holds`."""
         if not self._is_staged:
             return
         self._is_staged = False
-        log = self.log
+        log = self.opened_log
+        assert log is not None
         try:
             log.commit()
         except StorageFailure as failure:
-            self._gate.close(failure)
+            self.gate.close(failure)
             return
-        self._gate.on_written()
         self._dirty.add(self)
         if self.commits_at_once:
             self._advance(log.log_end_offset, log.appended_bytes)
         else:
             self._on_written(log)
 
-    def _on_written(self, log: PartitionLog) -> None:
-        """Written, and committed only when the disk or the other replicas have it too."""
+    def _on_written(self, log: OpenLog) -> None:
+        """Continues a commit that has to wait for an fsync or for followers."""
         if self._is_durable:
             self._flusher.request(self)
         leadership = self.leadership
@@ -296,50 +405,54 @@ class Partition:
             self._advance(log.log_end_offset, log.appended_bytes)
 
     def append_internal(self, batch: bytearray, now_ms: int) -> AppendResult:
-        """A batch of the broker's own (offsets of groups, states of transactions), written at once."""
+        """Appends a batch of the broker itself (group offsets, transaction states) and writes it at once."""
         if not self.is_leader:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if self._gate.is_closed:
-            return _STORAGE_ERROR
-        if self.insync_replicas < self._min_insync_replicas:
+        if self.gate.is_closed:
+            return self.gate.refusal
+        if self.insync_replicas < self.min_insync_replicas:
             return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
         try:
             result = self.log.stage(batch, self.leader_epoch, now_ms, is_internal=True)
         except StorageFailure as failure:
-            self._gate.close(failure)
-            return _STORAGE_ERROR
+            self.gate.close(failure)
+            return self.gate.refusal
         if result.error:
             return result
         self._is_staged = True
         self.commit()
-        return result if self.holds(result.last_offset) else _STORAGE_ERROR
+        return result if self.holds(result.last_offset) else self.gate.refusal
 
     def is_committed(self, last_offset: int) -> bool:
-        return self.log.high_watermark > last_offset
+        log = self.opened_log  # not `log`: a property costs more than the comparison. Hot path.
+        return (self.log if log is None else log).high_watermark > last_offset
 
     def holds(self, last_offset: int) -> bool:
-        """Whether a batch that was staged up to that offset has been written."""
+        """Whether a staged batch with this last offset was written."""
         return self.log.log_end_offset > last_offset
 
-    def wait_committed(self, last_offset: int, done: Callable[[int], None]) -> None:
-        """Calls `done` with an error code, 0 when the high watermark has passed the offset."""
+    def when_committed(self, last_offset: int, done: Callable[[int], None]) -> None:
+        """Calls `done` with 0 when the high watermark has passed the offset, or with an error code."""
         if self.is_gone or not self.is_leader:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             self._parked.append((last_offset, done))
 
-    def wait_flushed(self, last_offset: int, done: Callable[[int], None]) -> None:
-        """As `wait_committed`, for acks=1 where every write goes to the disk: other replicas are not waited for."""
+    def when_flushed(self, last_offset: int, done: Callable[[int], None]) -> None:
+        """Like `when_committed`, for acks=1 with flush.messages=1: waits for the fsync here, not for followers."""
         leadership = self.leadership
         if leadership is None:
-            self.wait_committed(last_offset, done)
+            self.when_committed(last_offset, done)
         elif self.log.recovery_point > last_offset:
             done(ErrorCode.NONE)
         else:
             leadership.flush_waiters.append((last_offset, done))
 
     def _advance(self, offset: int, visible_bytes: int) -> None:
-        if not self.log.advance_high_watermark(offset):
+        log = self.opened_log
+        if log is None:
+            log = self.log
+        if not log.advance_high_watermark(offset):
             return
         size, self._visible_bytes = visible_bytes - self._visible_bytes, visible_bytes
         parked = self._parked
@@ -352,14 +465,17 @@ class Partition:
     # Reading
 
     def read(self, offset: int, max_bytes: int, bound: int, *, is_first: bool) -> FileSlice | ErrorCode | None:
-        return self.log.read(offset, max_bytes, up_to=bound, min_one_batch=is_first)
+        log = self.opened_log
+        if log is None:
+            log = self.log
+        return log.read(offset, max_bytes, up_to=bound, min_one_batch=is_first)
 
     # Flushing, for the flusher
 
     def begin_flush(self) -> FlushJob | None:
-        if self.is_gone:
+        log = self.log_handle.opened
+        if self.is_gone or log is None:
             return None
-        log = self.log
         self._flushing_bytes = log.appended_bytes
         self._flushing_log = log
         try:
@@ -368,14 +484,15 @@ class Partition:
             self._on_flush_failed(failure)
             return None
         if job is None and self._is_durable and log.recovery_point >= log.log_end_offset:
-            self._on_flushed()  # it was fsynced on its way from another directory
+            self._on_flushed()  # the move from another directory fsynced it
         return job
 
     def end_flush(self, job: FlushJob, failure: StorageFailure | None, now_ms: int) -> None:
+        assert self._flushing_log is not None
         self._flushing_log.complete_flush(job, now_ms)
-        if self._flushing_log is not self.log:
+        if self._flushing_log is not self.log_handle.opened:
             if self._is_durable:
-                self._flusher.request(self)  # it has moved meanwhile, and what it holds now has to be on the disk
+                self._flusher.request(self)  # moved during the fsync: the new log must be fsynced too
         elif failure is not None:
             self._on_flush_failed(failure)
         elif self._is_durable and not self.is_gone:
@@ -389,20 +506,22 @@ class Partition:
             self._advance(self.log.recovery_point, self._flushing_bytes)
 
     def _on_flush_failed(self, failure: StorageFailure) -> None:
-        self._gate.close(failure)
+        self.gate.close(failure)
         self._refuse_parked(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def on_recovered(self) -> None:
         if self.is_leader and self.leadership is None:
-            self.log.commit_all()
+            self.log_handle.commit_all()
 
-    def replace_log(self, log: PartitionLog, gate: StorageGate) -> None:
-        """The same records in another data directory. Nothing may be staged."""
+    def replace_log(self, log_handle: PartitionLog, gate: StorageGate) -> None:
+        """Replaces the log by its copy in another data directory. No batches may be staged."""
         assert not self._is_staged, f"{self!r} moves with batches staged"
+        log = log_handle.open()
         log.appended_bytes = self.log.appended_bytes
         log.cleaner_offset = self.log.cleaner_offset
-        self.log = log
-        self._gate = gate
+        self.log_handle = log_handle
+        self.opened_log = log
+        self.gate = gate
         self._dirty.add(self)
         if self._is_durable:
             self._flusher.request(self)
@@ -410,53 +529,47 @@ class Partition:
     # Following
 
     def append_fetched(self, records: ReadBuffer, high_watermark: int, log_start_offset: int) -> None:
-        """What the leader sent for the end of this log, and what it says of its own.
+        """Appends fetched records, and applies the leader's high watermark and log start offset.
 
-        InvalidBatch: nothing was appended. StorageFailure: neither, and the directory takes no more for now.
+        The high watermark is limited to this log's end: the leader's may be ahead. Raises InvalidBatch, or
+        StorageFailure after closing the directory's gate; then nothing was appended.
         """
-        log = self.log
         try:
+            log = self.log
             if records:
                 log.append_as_follower(records)
-                self._gate.on_written()
                 self._dirty.add(self)
                 if self._is_durable:
                     self._flusher.request(self)
             log.advance_high_watermark(min(high_watermark, log.log_end_offset))
             log.raise_log_start_offset(log_start_offset)
         except StorageFailure as failure:
-            self._gate.close(failure)
+            self.gate.close(failure)
             raise
 
-    def cut_diverged(self, diverging: EpochEntry) -> int:
-        """To where its history and the leader's part, or nearer there; the offset that it was cut to."""
+    def truncate_diverged(self, diverging: EpochEntry) -> int:
+        """Truncates towards the point of divergence; may take several rounds. Returns the target offset."""
         offset = truncation_offset(self.log, diverging)
-        self._cut(Restart(truncate_to=offset))
+        self.restart(Restart(truncate_to=offset))
         return offset
 
     def restart(self, restart: Restart) -> None:
-        self._cut(restart)
-
-    def _cut(self, restart: Restart) -> None:
-        assert not self.is_leader, f"{self!r} leads and is not cut"
+        """Truncates the log, or restarts it at another offset. Raises StorageFailure."""
+        assert not self.is_leader, f"{self!r} leads and must not be truncated"
         try:
             if restart.start_at is not None:
                 self.log.truncate_fully_and_start_at(restart.start_at)
             elif restart.truncate_to is not None and not self.log.truncate_to(restart.truncate_to):
-                # A leader that never wrote anything has noted its epoch at the end, and nobody else knows of it.
+                # Nothing to truncate. But as leader this broker may have started an epoch without writing in it.
                 self.log.leader_epochs.truncate_from_end(self.log.log_end_offset)
         except StorageFailure as failure:
-            self._gate.close(failure)
+            self.gate.close(failure)
             raise
-
-    @property
-    def is_writable(self) -> bool:
-        return not self._gate.is_closed
 
     # Ending
 
     def leave(self) -> None:
-        """Deleted, or no replica of it is to be here: whoever waits is answered."""
+        """Ends the role for ever and completes all waiting requests: the replica is deleted or offline."""
         self.is_gone = True
         self.commits_at_once = False
         self._dirty.discard(self)

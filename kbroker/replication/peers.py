@@ -1,6 +1,6 @@
-"""What partitions know of the other brokers: who is alive, who agrees to changes of an in-sync set, and how late it is.
+"""Knowledge about other brokers that all partitions share: live brokers, the channel for ISR proposals, the time.
 
-One for all partitions of a broker. Never talks to anybody itself.
+One object for each broker. Sends nothing itself.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker.clock import Clock
-from kbroker.controller.image import Partition as PartitionState
-from kbroker.controller.isr_rules import IsrProposal
+from kbroker.controller.image import PartitionState
+from kbroker.controller.rules.isr_rules import IsrProposal
 from kbroker.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "IsrProposals", "NoController", "Peers"]
 
 Decision = PartitionState | ErrorCode
-"""The state that the controller has written, or why it has not, or may not have."""
+"""The state that the controller wrote, or the error because of which it did not, or may not have."""
 
 
 class IsrProposals(Protocol):
-    """The controller, as a leader asks it: AlterPartition (56)."""
+    """Channel for a leader's ISR proposals to the controller: AlterPartition (56)."""
 
     def propose(self, proposal: IsrProposal, done: Callable[[Decision], None]) -> None:
-        """Returns at once. `done` is called on the loop, once, later or within the call: with the state as it is in the
-        tree; with INVALID_REQUEST, INELIGIBLE_REPLICA or OPERATION_NOT_ATTEMPTED where the controller has certainly not
-        written it; with any other code where nobody knows, or somebody else has written: then the image will tell.
-        Whoever implements it tries again by itself while the controller cannot be reached."""
+        """Sends a proposal, and retries while the controller cannot be reached. Returns at once.
+
+        Calls `done` once, on the event loop, within this call or later: with the state that the controller wrote; with
+        INVALID_REQUEST, INELIGIBLE_REPLICA or OPERATION_NOT_ATTEMPTED if it certainly wrote nothing; with another code
+        if it may have written: then the image brings the state.
+        """
         ...
 
 
 class NoController:
-    """Nobody to ask: the in-sync sets stay as they are."""
+    """Refuses all proposals: for a broker without a cluster, whose ISRs never change."""
 
     def propose(self, proposal: IsrProposal, done: Callable[[Decision], None]) -> None:
         done(ErrorCode.OPERATION_NOT_ATTEMPTED)
@@ -47,15 +49,15 @@ class Peers:
         self.proposals: IsrProposals = NoController() if proposals is None else proposals
         self.live: Collection[int] = ()
         self.replicated: dict[Partition, None] = {}
-        """Those that are led here and have other replicas."""
+        """Partitions that this broker leads and that have other replicas, in insertion order."""
         self.on_replicated: Callable[[], None] = lambda: None
-        """Called when there is a new one, or an old one in a new epoch."""
+        """Called when a partition is added to `replicated`, or leads in a new epoch."""
         self._monotonic = clock.monotonic
 
     def finish_fetches(self) -> None:
-        """Fetches of followers that wait here are answered, with what there is."""
-        waiting = [each.leadership.replica_waiters for each in self.replicated if each.leadership is not None]
-        for waiter in set().union(*waiting):
+        """Completes all delayed fetches of followers with the records available now."""
+        states = [partition.leadership for partition in self.replicated]
+        for waiter in set().union(*(state.replica_waiters for state in states if state is not None)):
             waiter.finish()
 
     def now_ms(self) -> int:

@@ -1,37 +1,36 @@
-"""Partitions on their way from one data directory of this broker to another: which, how far, and the swap at the end.
+"""Moves of replicas from one data directory of this broker to another: their progress, and the swap at the end.
 
-    begin -> the copy grows (log_dir_mover.py) -> swap: the copy gets the log's name, then the log is deleted
+    begin -> the future log grows (log_dir_mover.py) -> swap: the future log gets the log's name, the old log is deleted
 
-A crash at any point leaves the log, the copy that has become it, or both alike. Never waits; never reads ahead.
+After a crash at any point the log is complete in the old directory, the new one, or both. Nothing here awaits.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.errors import StorageFailure
-from kbroker.log.checkpoint import TopicPartition
 from kbroker.log.directory import DataDirectory
-from kbroker.log.file_slice import FileSlice
+from kbroker.log.files.checkpoint import CheckpointedOffsets
+from kbroker.log.files.file_slice import FileSlice
 from kbroker.log.future_log import FutureLog
+from kbroker.names import TopicPartition
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.replication.log_dirs import LogDirs
 from kbroker.replication.partition import Partition
-
-if TYPE_CHECKING:
-    from kbroker.replication.partition_table import PartitionTable
 
 __all__ = ["FutureReplica", "Move", "ReplicaMoves"]
 
 logger = logging.getLogger(__name__)
 
-_TAIL_BYTES: Final = 1 << 20  # what is copied within the swap, while nobody else has a turn
-_MOST_PREFERENCES: Final = 10_000
+_TAIL_BYTES: Final = 1 << 20
+"""Copied at most within the swap, which blocks the event loop."""
 
 
 class FutureReplica(NamedTuple):
-    """What DescribeLogDirs tells of a partition on its way."""
+    """A partition that is being moved, as DescribeLogDirs reports it."""
 
     topic: str
     partition: int
@@ -57,7 +56,7 @@ class Move:
         self.source = source
         self.target = target
         self.future = future
-        self.offset = partition.log.log_start_offset  # the next one to copy
+        self.offset = partition.log.log_start_offset  # the next offset to copy
         self._truncations = partition.log.truncations
         self.copied_bytes = 0
         self.is_over = False
@@ -71,15 +70,18 @@ class Move:
         return (self.partition.topic, self.partition.index)
 
     def start_again(self) -> None:
-        """The log has lost what was to be copied next, or what has been copied."""
+        """Restarts the copy: retention deleted the next records to copy, or a truncation changed copied ones."""
         self.offset = self.partition.log.log_start_offset
         self._truncations = self.partition.log.truncations
         self.copied_bytes = 0
         self.future.begin(self.offset)
 
     def next_slice(self, max_bytes: int) -> FileSlice | ErrorCode | None:
-        """What is to be copied next; None when all is. Out of range: a follower's log was cut, and what has been copied
-        may not be what is there now."""
+        """Returns the next records to copy, or None if all are copied.
+
+        OFFSET_OUT_OF_RANGE also if the log was truncated since the copy began: a follower may have replaced records
+        that are in the copy already.
+        """
         if self.partition.log.truncations != self._truncations:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return self.partition.log.read(self.offset, max_bytes)
@@ -92,13 +94,12 @@ class Move:
 
 
 class ReplicaMoves:
-    def __init__(self, table: PartitionTable, random_name: Callable[[], str]) -> None:
-        self._table = table
+    def __init__(self, log_dirs: LogDirs, random_name: Callable[[], str]) -> None:
+        self._log_dirs = log_dirs
         self._random_name = random_name
         self._moves: dict[TopicPartition, Move] = {}
-        self._preferred: dict[TopicPartition, DataDirectory] = {}
         self.on_change: Callable[[Move], None] = lambda move: None
-        """Called when a move begins, and when it is given up."""
+        """Called when a move begins, and when it is cancelled."""
 
     def __iter__(self) -> Iterator[Move]:
         return iter(list(self._moves.values()))
@@ -113,61 +114,50 @@ class ReplicaMoves:
             if move.target is directory
         ]
 
-    # Which directory
-
-    def prefer(self, topic: str, index: int, directory: DataDirectory) -> None:
-        """For a partition that is not here yet."""
-        if len(self._preferred) >= _MOST_PREFERENCES:
-            self._preferred.pop(next(iter(self._preferred)))
-        self._preferred[topic, index] = directory
-
-    def take_preferred(self, topic: str, index: int) -> DataDirectory | None:
-        return self._preferred.pop((topic, index), None)
-
     def begin(self, partition: Partition, target: DataDirectory) -> ErrorCode:
-        """Moves it there. To where it is already: a move that is under way is given up."""
+        """Begins to move the replica to `target`. If the log is in `target` already, cancels a move elsewhere."""
         key = (partition.topic, partition.index)
         move = self._moves.get(key)
         if move is not None:
             if move.target is target:
                 return ErrorCode.NONE
             self.cancel(key)
-        source = self._table.directory_of(partition)
+        source = self._log_dirs.directory_of(partition)
         if source is target:
             return ErrorCode.NONE
         try:
-            partition.log.load()
+            config = partition.log.config
             path = target.create_future(partition.topic, partition.index, partition.topic_id, self._random_name())
             if path is None:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION
-            future = FutureLog(target.files.filesystem, path, partition.log.config)
+            future = FutureLog(target.files.filesystem, path, config)
             move = self._moves[key] = Move(partition, source, target, future)
         except StorageFailure as failure:
-            logger.error("%s-%d cannot be moved to %s: %s", *key, target.path, failure)
+            logger.error("Could not move %s-%d to %s: %s", *key, target.path, failure)
             return ErrorCode.KAFKA_STORAGE_ERROR
-        self._table.count_replica(target, 1)
+        self._log_dirs.count_replica(target, 1)
         self.on_change(move)
         return ErrorCode.NONE
 
-    def resume(self) -> None:
-        """After a start: what was on its way when the broker stopped is moved from the beginning."""
-        for directory in self._table.directories:
+    def resume(self, replica: Callable[[str, int], Partition | None]) -> None:
+        """Begins all moves again that the last stop of the broker interrupted. `replica` finds a partition."""
+        for directory in self._log_dirs.directories:
             for topic, index in directory.interrupted_moves:
-                partition = self._table.replica(topic, index)
+                partition = replica(topic, index)
                 if partition is not None:
                     self.begin(partition, directory)
             directory.interrupted_moves.clear()
 
     def cancel(self, key: TopicPartition) -> None:
-        """The copy is dropped by whoever feeds it (`drop`), since a thread may be writing to it."""
+        """Cancels a move. The mover deletes the future log later (`drop`): its thread may be writing to it now."""
         move = self._moves.pop(key, None)
         if move is not None:
             move.is_over = True
-            self._table.count_replica(move.target, -1)
+            self._log_dirs.count_replica(move.target, -1)
             self.on_change(move)
 
     def drop(self, move: Move) -> None:
-        """The copy of a move that was cancelled, or has failed."""
+        """Deletes the future log of a move that was cancelled or has failed."""
         if move.has_arrived:
             return
         if self._moves.get(move.key) is move:
@@ -176,19 +166,18 @@ class ReplicaMoves:
             move.future.close()
             move.target.discard_future(*move.key, move.future.path, self._random_name())
         except StorageFailure as failure:
-            logger.error("%s is left behind until the next start: %s", move.future.path, failure)
+            logger.error("Could not delete %s; it is deleted at the next start: %s", move.future.path, failure)
 
     def close(self) -> None:
-        """The broker stops: what is under way is moved from the beginning at the next start."""
+        """Closes all future logs before the broker stops. The next start begins these moves again."""
         for move in self:
             move.future.close()
 
-    # The end
-
     def try_swap(self, move: Move, now_ms: int, *, is_last_try: bool) -> bool:
-        """Copies what little is left and puts the copy in the log's place. False: not yet, too much has come.
+        """Copies the last records and replaces the log by the future log. Returns False if too many are left.
 
-        What the log has on the disk the copy has to have there as well; the last try waits for that here.
+        Records that are fsynced in the log must be fsynced in the future log first. If they are not, returns False;
+        with `is_last_try` fsyncs here and blocks the event loop.
         """
         partition, future = move.partition, move.future
         log = partition.log
@@ -200,30 +189,29 @@ class ReplicaMoves:
             future.flush(now_ms)
         recovery_point = future.recovery_point
         future.finish(log, now_ms)
-        moved = move.target.adopt_future(
-            *move.key,
-            future.path,
-            log.config,
-            log_start_offset=log.log_start_offset,
-            recovery_point=recovery_point,
-            high_watermark=log.high_watermark,
-        )
+        offsets = CheckpointedOffsets(log.log_start_offset, recovery_point, log.high_watermark)
+        moved = move.target.adopt_future(*move.key, future.path, log.config, offsets)
         move.is_over = move.has_arrived = True
         del self._moves[move.key]
-        self._table.on_moved(move, moved)
+        gate = self._log_dirs.on_moved(partition, source=move.source, target=move.target)
+        partition.replace_log(moved, gate)
+        # Deleted last: after a crash in between, both directories hold the whole log, and the start deletes one.
         try:
             move.source.delete_log(*move.key, self._random_name())
             move.source.sync()
         except StorageFailure as failure:
-            logger.error("%s-%d has moved, but is also still in %s: %s", *move.key, move.source.path, failure)
-        logger.info("%s-%d has moved from %s to %s", *move.key, move.source.path, move.target.path)
+            logger.error(
+                "Moved %s-%d, but could not delete its old log in %s: %s", *move.key, move.source.path, failure
+            )
+        logger.info("Moved %s-%d from %s to %s", *move.key, move.source.path, move.target.path)
         return True
 
     def _copy_tail(self, move: Move) -> bool:
+        """Copies the records that are left. Returns False if they are more than `_TAIL_BYTES` or cannot be read."""
         log, future = move.partition.log, move.future
-        room = _TAIL_BYTES
-        while room > 0:
-            piece = move.next_slice(room)
+        bytes_left = _TAIL_BYTES
+        while bytes_left > 0:
+            piece = move.next_slice(bytes_left)
             if piece is None:
                 if future.end_offset is None:
                     future.begin(log.log_start_offset)
@@ -234,6 +222,6 @@ class ReplicaMoves:
                 future.append(piece.read())
             finally:
                 piece.release()
-            room -= len(piece)
+            bytes_left -= len(piece)
             move.note_copied()
         return False

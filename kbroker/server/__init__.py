@@ -1,4 +1,4 @@
-"""The trio shell: sockets, dispatch, one handler for each API, and the object that builds the broker.
+"""The trio shell: sockets, dispatch, one handler for each API, and the composition root `broker.py`.
 
-Decides nothing about data: a handler asks the log, the controller or a coordinator, and never waits on the loop.
+Decides nothing about data: a handler calls the log, the controller or a coordinator, and never blocks the event loop.
 """

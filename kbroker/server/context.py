@@ -1,4 +1,4 @@
-"""What handlers work with: the broker's parts, built once by `broker.py`. Holds no behaviour of its own."""
+"""The broker's parts that handlers use, built once by `context_builder.py`. Has no behaviour."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.clock import Clock
-from kbroker.config import BrokerConfig
+from kbroker.config.broker import BrokerConfig
 from kbroker.controller.controller import Controller
-from kbroker.coordinator.runtime import GroupCoordinator
-from kbroker.coordinator.transactions import TransactionCoordinator
+from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.coordinator.transaction_coordinator import TransactionCoordinator
+from kbroker.replication.log_dirs import LogDirs
 from kbroker.replication.partition_table import PartitionTable
-from kbroker.server.append_run import AppendRun
-from kbroker.server.authorization import Authorizer
-from kbroker.server.deadlines import Deadlines
-from kbroker.server.fetch_session import FetchSessions
-from kbroker.server.interceptor import Interceptor
-from kbroker.server.producer_ids import ProducerIds
-from kbroker.server.quotas import Quotas
+from kbroker.replication.replica_moves import ReplicaMoves
+from kbroker.server.access.authorization import Authorizer
+from kbroker.server.coordinators.producer_ids import ProducerIds
+from kbroker.server.quotas.request_quotas import Quotas
+from kbroker.server.requests.fetch_session import FetchSessions
+from kbroker.server.requests.interceptor import Interceptor
+from kbroker.server.requests.run import Run
+from kbroker.server.requests.thread_work import ThreadWork
+from kbroker.server.topics.topic_creation import AutoCreationRate
+from kbroker.server.wire.deadlines import Deadlines
 
 if TYPE_CHECKING:
-    from kbroker.controller.cluster_member import ClusterMember
+    from kbroker.controller.cluster.cluster_member import ClusterMember
 
 __all__ = ["Context"]
 
@@ -34,15 +38,19 @@ class Context:
     clock: Clock
     controller: Controller
     partitions: PartitionTable
+    log_dirs: LogDirs
+    moves: ReplicaMoves
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     authorizer: Authorizer
     deadlines: Deadlines
-    append_run: AppendRun
+    run: Run
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     quotas: Quotas
+    auto_creation: AutoCreationRate
+    thread_work: ThreadWork
     nursery: trio.Nursery
     interceptor: Interceptor | None = None
     member: ClusterMember | None = None
-    """None in a cluster of one."""
+    """None on a single node."""

@@ -1,6 +1,6 @@
-"""One line in the log for each change of the cluster that an operator may look for: topics, configs, quotas.
+"""Logs one line for each change of topics, configs and quotas.
 
-Follows the image from the time at which it was loaded. What clients do without changing anything is never logged.
+Follows the image after it was loaded. Requests that change nothing are never logged.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from kbroker.config import BROKER_CONFIGS
+from kbroker.config.broker import BROKER_CONFIGS
 from kbroker.controller.changes import (
     Change,
     EntityConfigsChanged,
@@ -36,30 +36,30 @@ class EventLog:
                     count = self._counts[topic.name] = len(topic.partitions)
                     self._configs[topic.name] = topic.configs
                     fields = {"topic": topic.name, "partitions": count, "configs": dict(topic.configs)}
-                    logger.info("topic %s created%s", topic.name, _with(count, topic.configs), extra=fields)
+                    logger.info("Created topic %s%s", topic.name, _with(count, topic.configs), extra=fields)
                 case TopicRemoved(topic):
                     self._counts.pop(topic.name, None)
                     self._configs.pop(topic.name, None)
-                    logger.info("topic %s deleted", topic.name, extra={"topic": topic.name})
+                    logger.info("Deleted topic %s", topic.name, extra={"topic": topic.name})
                 case PartitionsChanged(name, _):
-                    self._tell_growth(name, len(image.topics[name].partitions))
+                    self._log_growth(name, len(image.topics[name].partitions))
                 case TopicConfigsChanged(name, configs) if configs != self._configs.get(name):
-                    # Others come along when the broker's defaults have changed.
+                    # Equal configs are sent when only the broker's defaults have changed.
                     self._configs[name] = configs
                     fields = {"topic": name, "configs": dict(configs)}
-                    logger.info("configs of topic %s are now: %s", name, _text(configs), extra=fields)
+                    logger.info("Configs of topic %s changed to: %s", name, _text(configs), extra=fields)
                 case EntityConfigsChanged(entity, configs):
-                    shown = {each: _shown(entity, each, text) for each, text in configs.items()}
+                    shown = {name: _shown(entity, name, text) for name, text in configs.items()}
                     fields = {"entity": entity, "configs": shown}
-                    logger.info("configs of %s are now: %s", entity, _text(shown), extra=fields)
+                    logger.info("Configs of %s changed to: %s", entity, _text(shown), extra=fields)
 
-    def _tell_growth(self, name: str, count: int) -> None:
-        """Partitions change for many reasons; that there are more of them is somebody's decision."""
+    def _log_growth(self, name: str, count: int) -> None:
+        """Logs new partitions only: other changes of partitions are elections and ISR changes."""
         before = self._counts.get(name, 0)
         self._counts[name] = count
         if count > before:
             fields = {"topic": name, "partitions": count}
-            logger.info("topic %s has %d partitions now, %d before", name, count, before, extra=fields)
+            logger.info("Increased partitions of topic %s from %d to %d", name, before, count, extra=fields)
 
 
 def _with(count: int, configs: Mapping[str, str]) -> str:
@@ -72,7 +72,7 @@ def _text(configs: Mapping[str, str]) -> str:
 
 
 def _shown(entity: str, name: str, text: str) -> str:
-    """Secrets, and what may be one: credentials of users, configs of plugins, which are not known here."""
+    """Redacts sensitive configs, credentials of users, and unknown broker configs: they may hold secrets."""
     if entity.startswith("brokers/"):
         key = BROKER_CONFIGS.get(name)
         is_secret = key is None or key.is_sensitive

@@ -1,7 +1,7 @@
-"""Kafka for tests: `Broker` for every program, `run_broker` for trio, fixtures for pytest; and our own fakes.
+"""Kafka for tests: `Broker` for any program, `run_broker` for trio, fixtures for pytest, and fakes for kbroker's tests.
 
-The names below are imported when they are first used: pytest loads this package in every run of everybody who has
-kbroker installed, and most of those runs never start a broker.
+The names below are imported on first use: pytest loads this package in every run if kbroker is installed, and most runs
+never start a broker.
 """
 
 from __future__ import annotations

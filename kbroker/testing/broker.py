@@ -1,4 +1,4 @@
-"""A broker for programs that are not trio programs: scripts, unittest, pytest, asyncio. In a thread of this process."""
+"""A broker for programs that do not use trio: scripts, unittest, pytest, asyncio. Runs in a thread of this process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kbroker.config import BrokerConfig
-from kbroker.controller.topic_rules import DEFAULT
+from kbroker.config.broker import BrokerConfig
+from kbroker.controller.rules.topic_rules import DEFAULT
 from kbroker.errors import UserError
 from kbroker.testing.faults import Faults
 from kbroker.testing.loop_thread import LoopThread
@@ -25,9 +25,10 @@ T = TypeVar("T")
 
 
 class Broker:
-    """`with Broker(topics=["orders:3"], num_partitions=2) as broker:`, and clients connect to `broker.bootstrap`.
+    """A broker for tests: `with Broker(topics=["orders:3"], num_partitions=2) as broker:`.
 
-    Settings go by Kafka's names with underscores for dots. Without `data_dir` nothing is left behind.
+    Clients connect to `broker.bootstrap`. Settings have Kafka's names, with underscores for dots. Without `data_dir`,
+    the data is removed on exit.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT, what clients call bootstrap.servers."""
+        """Returns HOST:PORT, the bootstrap.servers of clients."""
         return self._expect_running().bootstrap
 
     @property
@@ -60,7 +61,7 @@ class Broker:
     def port(self) -> int:
         return self._expect_running().port
 
-    # Life
+    # Start and stop
 
     def __enter__(self) -> Self:
         try:
@@ -79,9 +80,9 @@ class Broker:
         return self._running is not None
 
     def start(self) -> Self:
-        """Returns when clients may connect. After a `stop`: on the same port, with what was there."""
+        """Starts the broker. Clients can connect once this returns. A restart uses the same port and data."""
         if self._running is not None:
-            raise UserError("the broker is running already")
+            raise UserError("The broker is already running")
         self._running = self._stage.start(self._config, self._topics, self.faults)
         if "listeners" not in self._properties:
             listeners = f"PLAINTEXT://{self._running.bootstrap}"
@@ -89,12 +90,12 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """A clean stop; topics and records stay for the next `start`. Twice does no harm."""
+        """Shuts down cleanly and keeps topics and records for the next `start`. No-op if the broker is not running."""
         self._running = None
         self._stage.stop()
 
     def close(self) -> None:
-        """Stop, and remove the data unless `data_dir` was given. Twice does no harm."""
+        """Stops the broker, and removes the data unless `data_dir` was given. No-op if the broker is already closed."""
         self._running = None
         self._stage.clear()
 
@@ -102,13 +103,16 @@ class Broker:
 
     @property
     def topics(self) -> list[str]:
-        """The names of all topics, the broker's own included."""
+        """Returns the names of all topics, including internal topics."""
         running = self._expect_running()
         names: list[str] = self._stage.call(lambda: running.topics)
         return names
 
     def create_topic(self, name: str, partitions: int = DEFAULT, **configs: Setting) -> None:
-        """Configs by Kafka's names with underscores for dots. UserError if it may not be, or is there already."""
+        """Creates a topic. Configs have Kafka's names, with underscores for dots.
+
+        Raises UserError if the topic exists or is invalid.
+        """
         running = self._expect_running()
 
         async def create() -> None:
@@ -121,12 +125,15 @@ class Broker:
 
     def _expect_running(self) -> RunningBroker:
         if self._running is None:
-            raise UserError("the broker is not running: use it in a `with` block, or call start()")
+            raise UserError("The broker is not running: use it in a `with` block, or call start()")
         return self._running
 
 
 class _Stage:
-    """Thread and data of a broker. Apart from it, so that a forgotten Broker can be cleared away."""
+    """Thread and data directory of a Broker.
+
+    It holds no reference to the Broker, so that the finalizer can clean up after a Broker that was never closed.
+    """
 
     def __init__(self, data_dir: str | None) -> None:
         self._data_dir = data_dir
@@ -156,7 +163,7 @@ class _Stage:
 
     def clear(self) -> None:
         if os.getpid() != self._process_id:
-            return  # a fork of the process that it belongs to, which has a copy of us and no thread
+            return  # A forked child process: the thread and the data belong to the parent.
         try:
             self.stop()
         finally:

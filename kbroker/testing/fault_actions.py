@@ -1,4 +1,7 @@
-"""How a fault shows: answers that are late or lost, and partitions that refuse. Decides nothing about when."""
+"""Effects of faults: delayed or lost responses, and partitions that return errors.
+
+`faults.py` decides when they apply.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import trio
 
 from kbroker.log.append_result import AppendResult
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.server.request_slot import RequestSlot, ResponsePart, release_parts
+from kbroker.server.wire.request_slot import RequestSlot, ResponsePart, release_parts
 
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
@@ -20,9 +23,9 @@ __all__ = ["LateSlot", "LosingSlot", "Refuse", "RefusingPartition", "with_refusa
 
 
 class LateSlot(RequestSlot):
-    """Hands the answer on when the time is over, or as soon as `is_released`.
+    """Delays a response until the time is over or `is_released` is set.
 
-    The request itself has been carried out by then: requests of one connection keep their order, as they must.
+    Only the response is delayed. The request is processed at once, so the requests of a connection keep their order.
     """
 
     __slots__ = ("_is_released", "_nursery", "_seconds", "_slot")
@@ -47,12 +50,12 @@ class LateSlot(RequestSlot):
     async def _complete_later(self, parts: Sequence[ResponsePart]) -> None:
         with trio.move_on_after(self._seconds):
             await self._is_released.wait()
-        if not self.connection.is_closed:  # else `cancel` has released the parts
+        if not self.connection.is_closed:  # Otherwise `cancel` has released the parts.
             self._slot.complete(parts)
 
 
 class LosingSlot(RequestSlot):
-    """Closes the connection in the place of an answer: the client never learns that its request was carried out."""
+    """Closes the connection instead of sending the response, after the request was processed."""
 
     __slots__ = ()
 
@@ -68,7 +71,7 @@ class LosingSlot(RequestSlot):
 
 
 class RefusingPartition:
-    """Stands in for a partition, and answers whatever a client asks of it with one code."""
+    """Wraps a partition and returns one error code for all reads and writes of clients."""
 
     def __init__(self, partition: Partition, code: ErrorCode, on_refusal: Callable[[], None] = lambda: None) -> None:
         self._partition = partition
@@ -91,7 +94,7 @@ Refuse = Callable[["Partition"], RefusingPartition]
 
 
 class _PartitionsWithRefusals:
-    """The partition table as handlers see it while some partitions refuse."""
+    """Partition table in which some partitions return errors."""
 
     def __init__(self, table: PartitionTable, refusals: Mapping[tuple[str, int], Refuse], default: Refuse | None):
         self._table = table
@@ -113,6 +116,9 @@ class _PartitionsWithRefusals:
 def with_refusals(
     table: PartitionTable, refusals: Mapping[tuple[str, int], Refuse], *, every: ErrorCode | None = None
 ) -> PartitionTable:
-    """The same table, in which partitions refuse: those named, and with `every` all others too."""
+    """Wraps a table so that the partitions in `refusals` return errors.
+
+    With `every`, all other partitions do so too.
+    """
     default = None if every is None else partial(RefusingPartition, code=every)
     return cast("PartitionTable", _PartitionsWithRefusals(table, refusals, default))

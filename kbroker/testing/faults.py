@@ -1,7 +1,7 @@
-"""Faults on demand, for tests of what a program does when its broker misbehaves.
+"""Fault injection for tests of programs that must handle broker failures.
 
-A fault stands from the call that asks for it until it has struck as often as was asked for, or is released. Faults on
-one API strike in the order in which they were asked for. Never changes what is in a log.
+A fault is active from its creation until it has been applied `times` times or is released. The faults of an API apply
+in the order of their creation. Faults never change the contents of a log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import APIS, Api
 from kbroker.server.context import Context
-from kbroker.server.request import Handler, Request
+from kbroker.server.requests.request import Handler, Request
 from kbroker.testing.fault_actions import LateSlot, LosingSlot, Refuse, RefusingPartition, with_refusals
 
 __all__ = ["CallInLoop", "Fault", "Faults"]
@@ -29,8 +29,8 @@ Act = Callable[[Context, Request, Handler], Any]
 
 _FETCH: Final = 1
 
-# What a Fetch is told as a whole; every other code belongs to its partitions.
-_OF_FETCH_SESSIONS: Final = frozenset(
+# Error codes of a Fetch response as a whole. All other codes are errors of its partitions.
+_FETCH_SESSION_CODES: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -40,15 +40,15 @@ _OF_FETCH_SESSIONS: Final = frozenset(
 
 
 class Fault:
-    """One fault. As a context manager it is released at the end of the block."""
+    """One fault. Use it as a context manager to release it at the end of the block."""
 
     def __init__(self, release: Callable[[Fault], None]) -> None:
         self.hits = 0
-        """How often it has struck."""
+        """Number of times that the fault was applied."""
         self._release = release
 
     def release(self) -> None:
-        """It strikes no more; answers that it holds back leave at once. Twice does no harm."""
+        """Ends the fault and sends its delayed responses at once. No-op if the fault is already released."""
         self._release(self)
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class Fault:
 
 
 class _ApiFault:
-    """A fault on an API: whom it strikes, and how."""
+    """A fault of an API: the requests it applies to, and its effect."""
 
     def __init__(self, fault: Fault, act: Act, times: int | None, client_id: str | None) -> None:
         self._fault = fault
@@ -72,7 +72,8 @@ class _ApiFault:
         self._client_id = client_id
         self.act = act
 
-    def strikes(self, request: Request) -> bool:
+    def applies_to(self, request: Request) -> bool:
+        """Whether the fault applies to a request. Counts the hit."""
         if self._times is not None and self._fault.hits >= self._times:
             return False
         if self._client_id is not None and request.client_id != self._client_id:
@@ -82,26 +83,29 @@ class _ApiFault:
 
 
 class Faults:
-    """`call` brings a function into the broker's loop; without one, the caller must be there already."""
+    """The active faults of a broker.
+
+    `call` runs a function in the broker's event loop. Without it, all methods must be called in that loop.
+    """
 
     def __init__(self, call: CallInLoop | None = None) -> None:
         self._call: CallInLoop = call if call is not None else lambda function: function()
-        self._of_apis: dict[str, list[_ApiFault]] = {each.name: [] for each in APIS if each.is_served()}
-        self._of_partitions: dict[tuple[str, int], Refuse] = {}
-        self._standing: dict[Fault, Callable[[], object]] = {}  # and what ends them
+        self._api_faults: dict[str, list[_ApiFault]] = {api.name: [] for api in APIS if api.is_served()}
+        self._partition_faults: dict[tuple[str, int], Refuse] = {}
+        self._active: dict[Fault, Callable[[], object]] = {}  # Fault -> function that ends it.
         self._context: Context | None = None
 
-    # What tests ask for
+    # For tests
 
     def fail(self, api: str, *, code: str | int, times: int | None = 1, client_id: str | None = None) -> Fault:
-        """Answer the next `times` requests of an API with an error code; None: until released.
+        """Responds to the next `times` requests of an API with an error code. None: until released.
 
-        The code stands where the API has one: of each topic or partition that was asked about, or of the whole.
+        The code is set in each topic or partition of the response, or in the response as a whole, as the API defines.
         """
         return self._add(api, partial(_fail, _error_code(code)), times, client_id)
 
     def delay(self, api: str, *, seconds: float, times: int | None = None, client_id: str | None = None) -> Fault:
-        """Answer later. Requests are carried out as they come: it is the answers that wait."""
+        """Delays the responses of an API. The requests are processed at once."""
         is_released = trio.Event()
 
         def act(context: Context, request: Request, then: Handler) -> Any:
@@ -113,43 +117,49 @@ class Faults:
     def drop(
         self, api: str, *, times: int | None = 1, carried_out: bool = False, client_id: str | None = None
     ) -> Fault:
-        """Close the connection of whoever asks; with `carried_out` the request is served and its answer lost."""
-        return self._add(api, _lose_answer if carried_out else _lose_request, times, client_id)
+        """Closes the connection of the client.
+
+        `carried_out`: the request is processed first, and its response is lost.
+        """
+        return self._add(api, _lose_response if carried_out else _lose_request, times, client_id)
 
     def not_leader(self, topic: str, partition: int = 0) -> Fault:
-        """Answer NOT_LEADER_OR_FOLLOWER for one partition, until released."""
+        """Returns NOT_LEADER_OR_FOLLOWER for one partition, until released."""
         return self.fail_partition(topic, partition, code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def fail_partition(self, topic: str, partition: int = 0, *, code: str | int) -> Fault:
-        """Answer whatever is asked of one partition with the code, until released. Others are served as ever."""
+        """Returns the error code for all requests to one partition, until released.
+
+        Other partitions are not affected.
+        """
         fault = Fault(self._release)
         refuse = partial(RefusingPartition, code=_error_code(code), on_refusal=fault._hit)
         self._call(partial(self._refuse, fault, (topic, partition), refuse))
         return fault
 
     def clear(self) -> None:
-        """Release every fault."""
+        """Releases all faults."""
         self._call(self._end_all)
 
-    # What the broker asks
+    # For the broker
 
     @property
     def is_idle(self) -> bool:
-        return not self._standing
+        return not self._active
 
     def attach(self, context: Context) -> None:
         self._context = context
-        context.partitions = with_refusals(context.partitions, self._of_partitions)
+        context.partitions = with_refusals(context.partitions, self._partition_faults)
 
     def intercept(self, api: Api, handler: Handler) -> Handler:
-        faults = self._of_apis[api.name]
+        faults = self._api_faults[api.name]
 
         def intercepted(context: Context, request: Request) -> Any:
-            return _strike(iter(tuple(faults)), handler, context, request)
+            return _apply_faults(iter(tuple(faults)), handler, context, request)
 
         return intercepted
 
-    # Inside; what changes anything runs in the loop
+    # Internal. Changes run in the event loop.
 
     def _add(
         self,
@@ -159,20 +169,20 @@ class Faults:
         client_id: str | None,
         on_end: Callable[[], None] = lambda: None,
     ) -> Fault:
-        if api not in self._of_apis:
-            raise ValueError(f"{api!r} is not an API that kbroker serves{_nearest(api, self._of_apis)}")
+        if api not in self._api_faults:
+            raise ValueError(f"{api!r} is not an API that kbroker supports{_nearest(api, self._api_faults)}")
         if times is not None and times < 1:
-            raise ValueError(f"times={times}: a fault strikes at least once, or with None until it is released")
+            raise ValueError(f"times={times} must be at least 1, or None for a fault that lasts until it is released")
         fault = Fault(self._release)
-        of_api = _ApiFault(fault, act, times, client_id)
-        faults = self._of_apis[api]
+        api_fault = _ApiFault(fault, act, times, client_id)
+        faults = self._api_faults[api]
 
         def begin() -> None:
-            faults.append(of_api)
-            self._standing[fault] = end
+            faults.append(api_fault)
+            self._active[fault] = end
 
         def end() -> None:
-            faults.remove(of_api)
+            faults.remove(api_fault)
             on_end()
 
         self._call(begin)
@@ -181,46 +191,46 @@ class Faults:
     def _refuse(self, fault: Fault, key: tuple[str, int], refuse: Refuse) -> None:
         partition = self._context.partitions.get(*key) if self._context is not None else None
         if partition is None:
-            raise ValueError(f"there is no partition {key[0]}-{key[1]} that could fail")
-        if key in self._of_partitions:
-            raise ValueError(f"{key[0]}-{key[1]} fails already: release that fault first")
-        self._of_partitions[key] = refuse
-        self._standing[fault] = partial(self._of_partitions.pop, key)
+            raise ValueError(f"Partition {key[0]}-{key[1]} does not exist")
+        if key in self._partition_faults:
+            raise ValueError(f"Partition {key[0]}-{key[1]} already has a fault: release it first")
+        self._partition_faults[key] = refuse
+        self._active[fault] = partial(self._partition_faults.pop, key)
         for waiter in list(partition.fetch_waiters):
             waiter.finish()
 
     def _release(self, fault: Fault) -> None:
         def end() -> None:
-            if fault in self._standing:
-                self._standing.pop(fault)()
+            if fault in self._active:
+                self._active.pop(fault)()
 
         self._call(end)
 
     def _end_all(self) -> None:
-        while self._standing:
-            self._standing.popitem()[1]()
+        while self._active:
+            self._active.popitem()[1]()
 
 
-def _strike(faults: Iterator[_ApiFault], handler: Handler, context: Context, request: Request) -> Any:
-    """The first fault that concerns the request acts, and lets the next ones and the handler see it or not."""
+def _apply_faults(faults: Iterator[_ApiFault], handler: Handler, context: Context, request: Request) -> Any:
+    """Applies the first matching fault, which decides whether the remaining faults and the handler run."""
     for fault in faults:
-        if fault.strikes(request):
-            return fault.act(context, request, partial(_strike, faults, handler))
+        if fault.applies_to(request):
+            return fault.act(context, request, partial(_apply_faults, faults, handler))
     return handler(context, request)
 
 
 def _fail(code: ErrorCode, context: Context, request: Request, then: Handler) -> Any:
     key = request.route.api.key
-    if key == _FETCH and code not in _OF_FETCH_SESSIONS:
+    if key == _FETCH and code not in _FETCH_SESSION_CODES:
         return then(replace(context, partitions=with_refusals(context.partitions, {}, every=code)), request)
-    raise Refusal(code, "A test has asked for this fault.")
+    raise Refusal(code, "This fault was injected by a test.")
 
 
 def _lose_request(context: Context, request: Request, then: Handler) -> None:
     request.slot.connection.close()
 
 
-def _lose_answer(context: Context, request: Request, then: Handler) -> Any:
+def _lose_response(context: Context, request: Request, then: Handler) -> Any:
     request.slot = LosingSlot(request.slot)
     return then(context, request)
 
@@ -229,7 +239,7 @@ def _error_code(code: str | int) -> ErrorCode:
     if isinstance(code, int):
         return ErrorCode(code)
     if code not in ErrorCode.__members__:
-        raise ValueError(f"{code!r} is not an error code of Kafka's{_nearest(code, ErrorCode.__members__)}")
+        raise ValueError(f"{code!r} is not a Kafka error code{_nearest(code, ErrorCode.__members__)}")
     return ErrorCode[code]
 
 

@@ -1,7 +1,7 @@
-"""A file system in memory that keeps the contract of the real one, and fails when told to.
+"""File system in memory with the contract of the real one, and with faults that a test sets.
 
-It can run full after so many bytes, write short, fail to read, write or fsync, and lose at a `crash` what was not
-fsynced. Names are durable at once: what a crash does to directories is not played here.
+It can be full after a number of bytes, write less than asked, fail to read, write or fsync, and lose at a `crash` all
+bytes that were not fsynced. Names of files are durable at once: lost directory entries are not simulated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from kbroker.log.filesystem import storage_failure
+from kbroker.log.files.filesystem import storage_failure, sync_failure
 from kbroker.protocol.record_batch import ReadBuffer
 
 __all__ = ["FaultyFile", "FaultyFileSystem"]
@@ -26,15 +26,15 @@ class _Content:
 
 
 class FaultyFileSystem:
-    """Turn the knobs at any time; they act on the next call."""
+    """The public attributes set faults, from the next call on."""
 
     def __init__(self) -> None:
-        self.room: int | None = None  # bytes that may still be written; None: no end
-        self.longest_write: int | None = None  # a write of more than this is short
-        self.write_error: int | None = None  # an errno, such as errno.EIO
+        self.free_bytes: int | None = None  # bytes that can still be written; None: no limit
+        self.longest_write: int | None = None  # longer writes are cut to this many bytes
+        self.write_error: int | None = None  # an errno, for example errno.EIO
         self.read_error: int | None = None
         self.sync_error: int | None = None
-        self.now_ms = 0  # what modified_ms answers for files written now
+        self.now_ms = 0  # modification time for files that are written
         self.open_files = 0
         self.syncs = 0
         self._files: dict[str, _Content] = {}
@@ -44,13 +44,13 @@ class FaultyFileSystem:
     # Faults
 
     def crash(self) -> None:
-        """The machine stops: every file is what it was at its last fsync. No handle may be used again."""
+        """Simulates a power loss: every file has the content of its last fsync. Handles must not be used again."""
         for content in self._files.values():
             content.data = bytearray(content.durable)
         self.kill()
 
     def kill(self) -> None:
-        """Only the process stops: what was written is there, locks and handles are gone."""
+        """Simulates the end of the process: all writes stay; locks and handles are released."""
         self._locked.clear()
         self.open_files = 0
 
@@ -58,15 +58,25 @@ class FaultyFileSystem:
         if number is not None:
             raise storage_failure(OSError(number, os.strerror(number)), path)
 
-    def take_room(self, size: int, path: str) -> int:
-        """How many of `size` bytes still fit; ENOSPC if none does."""
-        if self.room is None:
+    def fail_sync(self, path: str) -> None:
+        if self.sync_error is not None:
+            raise sync_failure(OSError(self.sync_error, os.strerror(self.sync_error)), path)
+
+    def allocate(self, size: int, path: str) -> int:
+        """Returns how many of `size` bytes fit. Raises StorageFailure (ENOSPC) if none does."""
+        if self.free_bytes is None:
             return size
-        if size and not self.room:
+        if size and not self.free_bytes:
             self.fail(errno.ENOSPC, path)
-        taken = min(size, self.room)
-        self.room -= taken
-        return taken
+        allocated = min(size, self.free_bytes)
+        self.free_bytes -= allocated
+        return allocated
+
+    def allocate_all(self, size: int, path: str) -> None:
+        """Raises StorageFailure (ENOSPC), and allocates nothing, if `size` bytes do not fit."""
+        if self.free_bytes is not None and size > self.free_bytes:
+            self.fail(errno.ENOSPC, path)
+        self.allocate(size, path)
 
     # The contract
 
@@ -76,7 +86,7 @@ class FaultyFileSystem:
             if not create:
                 raise FileNotFoundError(path)
             self._require_directory(path)
-            if self.room == 0:
+            if self.free_bytes == 0:
                 self.fail(errno.ENOSPC, path)
             content = self._files[path] = _Content()
         self.open_files += 1
@@ -89,13 +99,12 @@ class FaultyFileSystem:
     def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
         self.fail(self.write_error, path)
         self._require_directory(path)
-        if self.take_room(len(content), path) < len(content):
-            self.fail(errno.ENOSPC, path)
+        self.allocate_all(len(content), path)
         if sync:
             self.fail(self.sync_error, path)
         new = _Content()
         new.data = bytearray(content)
-        new.durable = bytes(content)  # a file renamed over another is written out by the common file systems
+        new.durable = bytes(content)  # common file systems write out a file that is renamed over another
         new.modified_ms = self.now_ms
         self._files[path] = new
 
@@ -118,8 +127,9 @@ class FaultyFileSystem:
     def list_names(self, path: str) -> list[str]:
         if path not in self._directories:
             raise FileNotFoundError(path)
-        inside = [each for each in (*self._files, *self._directories) if os.path.dirname(each) == path and each != path]
-        return [os.path.basename(each) for each in inside if os.path.basename(each)]
+        paths = (*self._files, *self._directories)
+        names = [os.path.basename(inside) for inside in paths if os.path.dirname(inside) == path and inside != path]
+        return [name for name in names if name]
 
     def list_directories(self, path: str) -> list[str]:
         return [name for name in self.list_names(path) if f"{path}/{name}" in self._directories]
@@ -133,26 +143,30 @@ class FaultyFileSystem:
         if source in self._files:
             self._files[target] = self._files.pop(source)
         elif source in self._directories:
-            for path in [each for each in self._files if each.startswith(source + "/")]:
+            for path in [file for file in self._files if file.startswith(source + "/")]:
                 self._files[target + path[len(source) :]] = self._files.pop(path)
-            for path in [each for each in self._directories if each == source or each.startswith(source + "/")]:
+            for path in [path for path in self._directories if path == source or path.startswith(source + "/")]:
                 self._directories.remove(path)
                 self._directories.add(target + path[len(source) :])
         else:
             self.fail(errno.ENOENT, source)
 
     def remove(self, path: str) -> None:
-        self._files.pop(path, None)
+        content = self._files.pop(path, None)
+        if content is not None and self.free_bytes is not None:
+            self.free_bytes += len(content.data)
 
     def remove_directory(self, path: str) -> None:
         if path not in self._directories:
             raise FileNotFoundError(path)
-        for each in [each for each in self._files if each.startswith(path + "/")]:
-            del self._files[each]
-        self._directories = {each for each in self._directories if each != path and not each.startswith(path + "/")}
+        for file in [file for file in self._files if file.startswith(path + "/")]:
+            del self._files[file]
+        self._directories = {
+            directory for directory in self._directories if directory != path and not directory.startswith(path + "/")
+        }
 
     def sync_directory(self, path: str) -> None:
-        self.fail(self.sync_error, path)
+        self.fail_sync(path)
 
     def sync_all(self) -> None:
         for content in self._files.values():
@@ -178,7 +192,7 @@ class FaultyFileSystem:
 
 
 class FaultyFile:
-    """An open file of a FaultyFileSystem. It has no descriptor."""
+    """Open file of a FaultyFileSystem, without a descriptor."""
 
     __slots__ = ("_content", "_filesystem", "_is_open", "_path")
 
@@ -201,7 +215,7 @@ class FaultyFile:
             joined = joined[: filesystem.longest_write]
         data = self._content.data
         grown = max(position + len(joined) - len(data), 0)
-        fitting = len(joined) - grown + filesystem.take_room(grown, self._path)
+        fitting = len(joined) - grown + filesystem.allocate(grown, self._path)
         if position > len(data):
             data.extend(bytes(position - len(data)))
         data[position : position + fitting] = joined[:fitting]
@@ -220,21 +234,20 @@ class FaultyFile:
     def truncate(self, size: int) -> None:
         assert self._is_open
         data = self._content.data
-        if self._filesystem.room is not None:
-            self._filesystem.room += max(len(data) - size, 0)
+        if self._filesystem.free_bytes is not None:
+            self._filesystem.free_bytes += max(len(data) - size, 0)
         del data[size:]
         data.extend(bytes(size - len(data)))
 
     def preallocate(self, size: int) -> None:
         data = self._content.data
         grown = max(size - len(data), 0)
-        if self._filesystem.take_room(grown, self._path) < grown:
-            self._filesystem.fail(errno.ENOSPC, self._path)
+        self._filesystem.allocate_all(grown, self._path)
         data.extend(bytes(grown))
 
     def sync(self) -> None:
         assert self._is_open
-        self._filesystem.fail(self._filesystem.sync_error, self._path)
+        self._filesystem.fail_sync(self._path)
         self._filesystem.syncs += 1
         self._content.durable = bytes(self._content.data)
 

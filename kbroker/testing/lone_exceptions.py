@@ -1,4 +1,4 @@
-"""An exception alone in its group, as trio's nurseries wrap them, is raised as itself: it is what tests expect."""
+"""Unwraps exception groups with one exception, as trio's nurseries raise them: tests expect the exception itself."""
 
 from __future__ import annotations
 
@@ -22,5 +22,6 @@ def lone_exceptions() -> Iterator[None]:
         try:
             raise lone from lone.__cause__
         finally:
-            lone.__context__ = context  # not the group: it would show everything twice
+            # Without this, the traceback would show the exception twice: alone and in its group.
+            lone.__context__ = context
             del lone, group

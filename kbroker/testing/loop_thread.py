@@ -1,6 +1,6 @@
-"""A thread with a trio loop in it that runs one broker, and the ways into that loop from other threads.
+"""A thread that runs one broker in a trio loop, and calls from other threads into that loop.
 
-Works under every loop and under none: whoever calls waits, and the broker's loop goes on.
+Works with and without an event loop in the caller's thread. A call blocks the caller's thread until it returns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from kbroker.config import BrokerConfig
+from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError
 from kbroker.testing.faults import Faults
 from kbroker.testing.lone_exceptions import lone_exceptions
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """From the first socket to the last. Raises from `start` what keeps the broker from starting."""
+    """Thread of one broker. `start` raises the exception of a failed start."""
 
     def __init__(self, config: BrokerConfig, data_dir: str, topics: Sequence[tuple[str, int]], faults: Faults) -> None:
         self._config = config
@@ -34,7 +34,7 @@ class LoopThread:
         self._faults = faults
         self._ready: Future[tuple[RunningBroker, trio.lowlevel.TrioToken, trio.Nursery]] = Future()
         self._failure: BaseException | None = None
-        # A daemon: a test that hangs and is interrupted must not keep the interpreter.
+        # A daemon thread: an interrupted test must not keep the interpreter alive.
         self._thread = threading.Thread(target=self._main, name="kbroker", daemon=True)
 
     def start(self) -> RunningBroker:
@@ -46,7 +46,10 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Twice does no harm. Raises what ended the broker, if it was something else than us."""
+        """Stops the broker and joins the thread. Raises the exception that ended the broker, if any.
+
+        No-op if the broker is already stopped.
+        """
         with suppress(Exception):
             broker, token, _ = self._ready.result()
             token.run_sync_soon(broker.ask_to_stop)
@@ -56,7 +59,7 @@ class LoopThread:
             raise failure
 
     def call(self, function: Callable[[], T]) -> T:
-        """In the loop, between two of its tasks; at once if the caller is one of them."""
+        """Runs a synchronous function in the loop. Calls it directly if the caller is already in the loop."""
         if threading.current_thread() is self._thread:
             return function()
 
@@ -66,10 +69,10 @@ class LoopThread:
         return self.run(call)
 
     def run(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """As a task of the loop."""
+        """Runs an async function as a task of the loop and returns its result."""
         done: Future[T] = Future()
 
-        async def carry() -> None:
+        async def task() -> None:
             try:
                 done.set_result(await function(*arguments))
             except BaseException as error:
@@ -79,9 +82,9 @@ class LoopThread:
 
         _, token, nursery = self._ready.result()
         try:
-            token.run_sync_soon(nursery.start_soon, carry)
+            token.run_sync_soon(nursery.start_soon, task)
         except trio.RunFinishedError:
-            raise UserError("the broker is not running") from None
+            raise UserError("The broker is not running") from None
         return done.result()
 
     def _main(self) -> None:

@@ -1,4 +1,4 @@
-"""A broker in the same trio loop as whoever uses it, on a free port of the loopback interface."""
+"""A broker in the trio loop of its user, on a free port of the loopback interface."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Self
 
 import trio
 
-from kbroker.config import BrokerConfig
-from kbroker.controller.topic_rules import DEFAULT, NewTopic
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.endpoints import format_address
+from kbroker.controller.rules.topic_rules import DEFAULT, NewTopic
 from kbroker.errors import Refusal, UserError
 from kbroker.protocol.registry import Api
 from kbroker.server.context import Context
-from kbroker.server.request import Handler
+from kbroker.server.requests.request import Handler
 from kbroker.testing.faults import Faults
 from kbroker.testing.lone_exceptions import lone_exceptions
 from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of
@@ -25,6 +26,8 @@ __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "runnin
 
 
 class RunningBroker:
+    """A broker that runs in the current trio loop, and its interceptor."""
+
     def __init__(self, faults: Faults | None = None) -> None:
         self.host = ""
         self.port = 0
@@ -35,39 +38,42 @@ class RunningBroker:
 
     @property
     def bootstrap(self) -> str:
-        """What clients call bootstrap.servers."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """Returns HOST:PORT, the bootstrap.servers of clients."""
+        return format_address(self.host, self.port)
 
     @property
     def topics(self) -> list[str]:
-        """The names of all topics, the broker's own included."""
+        """Returns the names of all topics, including internal topics."""
         return sorted(self._running().controller.image.topics)
 
     async def create_topic(self, name: str, partitions: int = DEFAULT, **configs: Setting) -> None:
-        """Configs by Kafka's names with underscores for dots. UserError if it may not be, or is there already."""
+        """Creates a topic. Configs have Kafka's names, with underscores for dots.
+
+        Raises UserError if the topic exists or is invalid.
+        """
         new = NewTopic(name, partitions=partitions, configs=dict(properties_of(configs)))
         (outcome,) = await self._running().controller.create_topics([new])
         if isinstance(outcome, Refusal):
-            raise UserError(f"topic {name} cannot be created: {outcome.message}")
+            raise UserError(f"Could not create topic {name}: {outcome.message}")
 
     async def delete_topic(self, name: str) -> None:
         (outcome,) = await self._running().controller.delete_topics([name])
         if isinstance(outcome, Refusal):
-            raise UserError(f"topic {name} cannot be deleted: {outcome.message or 'there is none'}")
+            raise UserError(f"Could not delete topic {name}: {outcome.message or 'it does not exist'}")
 
     async def stop(self) -> None:
-        """A clean stop; returns when everything is on the disk. Twice does no harm."""
+        """Shuts down cleanly; all data is on disk when this returns. No-op if the broker is already stopped."""
         self.ask_to_stop()
         await self.wait_stopped()
 
     def ask_to_stop(self) -> None:
-        self.faults.clear()  # or answers that they hold back would hold up the stop
+        self.faults.clear()  # Otherwise delayed responses would delay the shutdown.
         self._asked_to_stop.set()
 
     async def wait_stopped(self) -> None:
         await self._has_stopped.wait()
 
-    # What the broker calls: this is its interceptor
+    # Interceptor: called by the broker
 
     @property
     def is_idle(self) -> bool:
@@ -80,11 +86,11 @@ class RunningBroker:
     def intercept(self, api: Api, handler: Handler) -> Handler:
         return self.faults.intercept(api, handler)
 
-    # Inside
+    # Internal
 
     def _running(self) -> Context:
         if self._context is None or self._has_stopped.is_set():
-            raise UserError("the broker is not running")
+            raise UserError("The broker is not running")
         return self._context
 
     async def _run(
@@ -108,7 +114,7 @@ class RunningBroker:
 
 
 class Bootstrap(str):
-    """HOST:PORT, as clients want it for bootstrap.servers, and the broker that is there."""
+    """HOST:PORT for bootstrap.servers, with the broker as attribute `broker`."""
 
     __slots__ = ("broker",)
     broker: RunningBroker
@@ -123,7 +129,10 @@ class Bootstrap(str):
 async def run_broker(
     *, topics: Topics = (), data_dir: str | os.PathLike[str] | None = None, **settings: Setting
 ) -> AsyncIterator[Bootstrap]:
-    """Settings go by Kafka's names with underscores for dots. Without `data_dir` nothing is left behind."""
+    """Runs a broker and yields its HOST:PORT. Settings have Kafka's names, with underscores for dots.
+
+    Without `data_dir`, the data is removed on exit.
+    """
     config = config_for_tests(properties_of(settings), stacklevel=4)
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
         async with running_with(config, data_dir or temporary, topics_of(topics)) as broker:
@@ -137,8 +146,9 @@ async def running_broker(
     *,
     topics: Sequence[tuple[str, int]] = (),
 ) -> AsyncIterator[RunningBroker]:
-    """Stopped cleanly on leaving. `properties` go by Kafka's names; `topics` are there from the start."""
-    config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **(properties or {})})
+    """Runs a broker with `properties` under Kafka's names, creates `topics`, and shuts down cleanly on exit."""
+    defaults = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.log.dir.reserve.bytes": "0"}
+    config = BrokerConfig.from_properties({**defaults, **(properties or {})})
     async with running_with(config, data_dir, topics) as broker:
         yield broker
 

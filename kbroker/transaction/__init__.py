@@ -1,1 +1,1 @@
-"""Transactions, pure: what each transactional id is in the middle of, and its records. Never writes to a partition."""
+"""Transactions as pure state machines: the state of each transactional id, and its records. Writes to no partition."""

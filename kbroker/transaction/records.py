@@ -1,8 +1,7 @@
-"""The records of `__transaction_state`, in Kafka's format: one for each change of a transactional id, none once it is
-forgotten (a tombstone). Never changes state: see shard.py.
+"""The records of `__transaction_state`, in Kafka's format: one for each change of a transactional id.
 
-An INT16 opens keys (always 0) and values (the version). Values are written in version 1, as Kafka 4.1 writes them;
-version 0, of Kafka before 4.0, is read too.
+A tombstone removes the id. Keys begin with an INT16, always 0; values begin with an INT16, the version. Version 1 is
+written, as by Kafka 4.1; version 0, of Kafka before 4.0, is read too. Never changes state: see shard.py.
 """
 
 from __future__ import annotations
@@ -11,7 +10,9 @@ from struct import Struct, error
 from typing import Final, NamedTuple
 
 from kbroker.errors import PeerError
+from kbroker.names import TopicPartition
 from kbroker.protocol.compiler.load import codec
+from kbroker.protocol.keyed_batch import KeyAndValue
 from kbroker.protocol.transaction_records import TRANSACTION_LOG_KEY, TRANSACTION_LOG_VALUE, PartitionsSchema
 from kbroker.transaction.states import TransactionState
 
@@ -19,8 +20,6 @@ __all__ = [
     "NO_EPOCH",
     "NO_ID",
     "NO_TIMESTAMP",
-    "KeyAndValue",
-    "TopicPartition",
     "Transaction",
     "UnreadableTransaction",
     "read_key",
@@ -28,9 +27,6 @@ __all__ = [
     "transaction_record",
     "transaction_tombstone",
 ]
-
-KeyAndValue = tuple[bytes, bytes | None]
-TopicPartition = tuple[str, int]
 
 NO_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -45,11 +41,11 @@ _value = codec(TRANSACTION_LOG_VALUE, _VALUE_VERSION)
 
 
 class UnreadableTransaction(Exception):
-    """The bytes are not what their version says, or of a version from the future."""
+    """The bytes do not match their version, or the version is not supported."""
 
 
 class Transaction(NamedTuple):
-    """A transactional id as its last record has it."""
+    """The state of a transactional id, as in its last record."""
 
     producer_id: int
     producer_epoch: int = NO_EPOCH
@@ -61,7 +57,7 @@ class Transaction(NamedTuple):
     previous_producer_id: int = NO_ID
     next_producer_id: int = NO_ID
     client_version: int = 0
-    """2 where the client lets the epoch grow with every transaction (KIP-890)."""
+    """2 if the producer epoch is bumped at the end of every transaction (KIP-890)."""
 
     def by_topic(self) -> dict[str, list[int]]:
         topics: dict[str, list[int]] = {}
@@ -100,10 +96,10 @@ def _key_of(transactional_id: str) -> bytes:
 def read_key(key: bytes) -> str:
     try:
         if _INT16.unpack_from(key)[0] != _KEY_VERSION:
-            raise UnreadableTransaction("a key of another kind")
+            raise UnreadableTransaction("unsupported key version")
         decoded, _ = _key.decode(key, 2)
     except (error, PeerError) as problem:
-        raise UnreadableTransaction(f"the key of a transaction: {problem}") from None
+        raise UnreadableTransaction(f"invalid transaction key: {problem}") from None
     transactional_id: str = decoded.transactional_id
     return transactional_id
 
@@ -112,17 +108,19 @@ def read_value(value: bytes) -> Transaction:
     try:
         version = _INT16.unpack_from(value)[0]
         if version not in TRANSACTION_LOG_VALUE.versions:
-            raise UnreadableTransaction(f"the value of a transaction of version {version}")
+            raise UnreadableTransaction(f"unsupported version {version} of TransactionLogValue")
         decoded, _ = codec(TRANSACTION_LOG_VALUE, version).decode(value, 2)
         state = TransactionState(decoded.transaction_status)
     except (error, PeerError, ValueError) as problem:
-        raise UnreadableTransaction(f"the value of a transaction: {problem}") from None
+        raise UnreadableTransaction(f"invalid transaction value: {problem}") from None
     return Transaction(
         decoded.producer_id,
         decoded.producer_epoch,
         decoded.transaction_timeout_ms,
         state,
-        frozenset((each.topic, index) for each in decoded.transaction_partitions or () for index in each.partition_ids),
+        frozenset(
+            (topic.topic, index) for topic in decoded.transaction_partitions or () for index in topic.partition_ids
+        ),
         decoded.transaction_start_timestamp_ms,
         decoded.transaction_last_update_timestamp_ms,
         decoded.previous_producer_id,

@@ -1,4 +1,4 @@
-"""Replays whole batches of `__transaction_state` into a shard, as a load reads them."""
+"""Replays batches of `__transaction_state` into a shard, during a load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TransactionReplay:
         self._on_unreadable = on_unreadable
 
     def replay_batch(self, data: bytes, position: int, header: BatchHeader) -> Iterator[None]:
-        """Yields now and then, for others to have their turn."""
+        """Replays one batch. Yields every few records, so that the loader can let other tasks run."""
         if header.is_control:
             return
         for index, record in enumerate(iter_records(data, position)):

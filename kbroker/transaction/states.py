@@ -1,14 +1,14 @@
-"""The states of a transactional id, and from which of them each may be entered.
+"""The states of a transactional id, and the states that each may be entered from.
 
-Empty              has an id and an epoch, no transaction   from Empty, CompleteCommit, CompleteAbort
+Empty              has a producer id, no transaction        from Empty, CompleteCommit, CompleteAbort
 Ongoing            partitions have been added               from Ongoing, Empty, CompleteCommit, CompleteAbort
-PrepareCommit      decided: markers are to be written       from Ongoing
-PrepareAbort       decided: markers are to be written       from Ongoing, and, since epochs grow with every
-                                                            transaction, from Empty, CompleteCommit, CompleteAbort
+PrepareCommit      decided: markers must be written         from Ongoing
+PrepareAbort       decided: markers must be written         from Ongoing; with an epoch bump for every transaction
+                                                            also from Empty, CompleteCommit, CompleteAbort
 CompleteCommit     every partition has its marker           from PrepareCommit
 CompleteAbort      every partition has its marker           from PrepareAbort
-Dead               expired; only seen from outside          from Empty, CompleteCommit, CompleteAbort
-PrepareEpochFence  a step of Kafka's own on the way to PrepareAbort, never in a log and never entered here
+Dead               expired; only in responses               from Empty, CompleteCommit, CompleteAbort
+PrepareEpochFence  internal to Kafka, before PrepareAbort; never in a log and never entered here
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["COMPLETE", "MAY_FOLLOW", "PREPARED", "TransactionState"]
 
 
 class TransactionState(IntEnum):
-    """The numbers are those in the log."""
+    """The numbers are stored in the log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -33,7 +33,7 @@ class TransactionState(IntEnum):
 
     @property
     def text(self) -> str:
-        """What clients read, and filter by."""
+        """Returns the name that clients see, and filter by."""
         return self.name.title().replace("_", "")
 
 

@@ -1,1 +1,1 @@
-"""What monitors ask a broker for over HTTP: metrics, health, readiness. Reads the broker's parts, never changes one."""
+"""HTTP endpoints for monitoring: metrics, health, readiness. Reads the state of the broker, never changes it."""

@@ -1,4 +1,4 @@
-"""Prometheus' text format, version 0.0.4: `# HELP`, `# TYPE`, and a line for each sample. Pure."""
+"""Prometheus text format, version 0.0.4: `# HELP`, `# TYPE`, and one line per sample. Does no I/O."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def gauge(name: str, about: str, *labels: str) -> Metric:
 
 
 class Samples:
-    """What was read, metric by metric: the format wants the samples of one metric together."""
+    """Samples grouped by metric, as the format requires."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._lines: dict[Metric, list[str]] = {metric: [] for metric in metrics}
 
     def add(self, metric: Metric, value: float, *labels: str | int) -> None:
-        """Labels in the metric's order; fewer of them, or none, stand for a sum over the rest."""
+        """Adds a sample. Labels are in the metric's order; missing labels mean the total over their values."""
         shown = ",".join(
             f'{name}="{str(label).translate(_ESCAPES)}"' for name, label in zip(metric.labels, labels, strict=False)
         )
         self._lines[metric].append(f"{metric.name}{{{shown}}} {value}" if shown else f"{metric.name} {value}")
 
     def append(self, metric: Metric, line: str) -> None:
-        """A line that somebody else has written, because there are many of its kind."""
+        """Adds a formatted line; faster than `add` for metrics with a sample per partition."""
         self._lines[metric].append(line)
 
     def encode(self) -> bytes:

@@ -1,6 +1,6 @@
-"""The head of an HTTP/1.1 request, of which only method and path matter here. Pure.
+"""Parser for the head of an HTTP/1.1 request. Does no I/O.
 
-Our own, and not h11: one request for each connection, no body and no header that counts leave a line to parse.
+Not h11: the server needs only method and path, reads no body, and answers one request per connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ORIGIN = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 class HttpRequest(NamedTuple):
     method: str
     path: str
-    """Without the query, which nothing here looks at."""
+    """Path of the URL; the query string is ignored."""
 
 
 class BadRequest(Exception):
@@ -33,24 +33,24 @@ class BadRequest(Exception):
 
 
 def parse_head(head: bytes) -> HttpRequest:
-    """`head` ends before the empty line. BadRequest says with which status to answer."""
+    """Parses a head without its final empty line. Raises BadRequest with the status to answer."""
     first, *headers = head.split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)
     if line is None:
-        raise BadRequest(400, "this is not a request of HTTP/1.1")
+        raise BadRequest(400, "Not an HTTP/1.1 request")
     if line[3] != b"1":
-        raise BadRequest(505, "only HTTP/1.1 is spoken here")
-    names = {_header_name(each) for each in headers}
+        raise BadRequest(505, "Only HTTP/1.1 is supported")
+    names = {_header_name(header) for header in headers}
     if line[4] != b"0" and b"host" not in names:
-        raise BadRequest(400, "a request of HTTP/1.1 needs a Host")
+        raise BadRequest(400, "Missing Host header")
     target = _ORIGIN.sub("", line[2].decode("ascii"), count=1) or "/"
     if not target.startswith("/"):
-        raise BadRequest(400, "the path does not begin with /")
+        raise BadRequest(400, "The path must begin with /")
     return HttpRequest(line[1].decode("ascii"), target.partition("?")[0])
 
 
 def _header_name(line: bytes) -> bytes:
     header = _HEADER.fullmatch(line)
     if header is None:
-        raise BadRequest(400, "a header is malformed")
+        raise BadRequest(400, "Malformed header")
     return header[1].lower()

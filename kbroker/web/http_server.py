@@ -1,14 +1,17 @@
-"""A small HTTP/1.1 server for monitors: one request for each connection, everything bounded.
+"""Small HTTP/1.1 server for monitoring: one request per connection.
 
-Requests by size and time, connections by number: over it they are closed. A bug in a page is a 500 and a line in the
-log; nothing that a client does here reaches the broker.
+Limits request size, request time and the number of connections. A new connection over the limit closes the one that has
+waited longest for its request, or for the client to close after the response: silent clients exclude no others. Some
+connections are reserved for quick pages, whose small responses a client cannot hold up. An exception in a page is
+logged and answered with status 500; clients of this server cannot affect the broker.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -16,14 +19,16 @@ import trio
 
 from kbroker.web.http_request import HEAD_END, MAX_HEAD_BYTES, BadRequest, HttpRequest, parse_head
 
-__all__ = ["Answer", "HttpServer", "Page"]
+__all__ = ["HttpResponse", "HttpServer", "Page"]
 
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 16
+QUICK_SHARE: Final = 4  # one of so many connections is reserved for quick pages
 REQUEST_SECONDS: Final = 5.0
-ANSWER_SECONDS: Final = 30.0
-# A body that nobody asked for is read for so long before closing: a reset would take the answer with it.
+RESPONSE_SECONDS: Final = 30.0
+# Limits for reading an unwanted request body before closing: closing with unread bytes sends a TCP reset, and the
+# client may lose the response.
 LINGER_SECONDS: Final = 1.0
 LINGER_READS: Final = 16
 
@@ -31,77 +36,118 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _METHODS: Final = ("GET", "HEAD")
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     body: bytes
     content_type: str = _TEXT
 
 
-Page = Callable[[], Awaitable[Answer]]
+Page = Callable[[], Awaitable[HttpResponse]]
 
 
 class HttpServer:
-    def __init__(self, pages: Mapping[str, Page], *, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self,
+        pages: Mapping[str, Page],
+        *,
+        quick: Container[str] = (),
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        """`quick` contains the paths of pages that do not wait and have small responses."""
         self._pages = pages
+        self._quick = quick
         self._max_connections = max_connections
+        self._max_slow = max_connections - max_connections // QUICK_SHARE
         self._open = 0
+        self._slow = 0  # connections with a request for a page that is not quick
+        self._closable: dict[trio.CancelScope, None] = {}  # connections that wait for their client, the oldest first
 
     async def run(self, sockets: Iterable[socket.socket]) -> None:
-        """Until it is cancelled."""
-        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in sockets]
+        """Serves until cancelled."""
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
         await trio.serve_listeners(self._serve, listeners)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        if self._open >= self._max_connections:
+        if self._open >= self._max_connections and not self._close_oldest():
             await trio.aclose_forcefully(stream)
             return
         self._open += 1
         try:
-            await self._answer_one(stream)
+            await self._handle_request(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
             self._open -= 1
             await trio.aclose_forcefully(stream)
 
-    async def _answer_one(self, stream: trio.SocketStream) -> None:
+    def _close_oldest(self) -> bool:
+        """Closes the connection that has waited longest for its client. Returns False if none waits."""
+        for scope in self._closable:
+            del self._closable[scope]  # now, not when its task runs: the next call must find another one
+            scope.cancel()
+            return True
+        return False
+
+    @contextmanager
+    def _waiting_for_client(self, seconds: float) -> Iterator[None]:
+        with trio.move_on_after(seconds) as scope:
+            self._closable[scope] = None
+            try:
+                yield
+            finally:
+                self._closable.pop(scope, None)
+
+    async def _handle_request(self, stream: trio.SocketStream) -> None:
         head: bytes | None = None
-        with trio.move_on_after(REQUEST_SECONDS):
+        with self._waiting_for_client(REQUEST_SECONDS):
             head = await _read_head(stream)
         if head is None:
             return
-        with trio.move_on_after(ANSWER_SECONDS) as scope:
-            await stream.send_all(await self._response(head))
+        with trio.move_on_after(RESPONSE_SECONDS) as scope:
+            await self._respond(stream, head)
             await stream.send_eof()
         if not scope.cancelled_caught:
-            with trio.move_on_after(LINGER_SECONDS):
+            with self._waiting_for_client(LINGER_SECONDS):
                 for _ in range(LINGER_READS):
                     if not await stream.receive_some(65536):
                         return
 
-    async def _response(self, head: bytes) -> bytes:
+    async def _respond(self, stream: trio.SocketStream, head: bytes) -> None:
         try:
             request = parse_head(head)
             page = self._find(request)
-            answer = await page()
+            is_slow = request.path not in self._quick
+            if is_slow and self._slow >= self._max_slow:
+                raise BadRequest(503, "Too many requests are being answered")
         except BadRequest as problem:
-            return _encode(Answer(problem.status, f"{problem.reason}\n".encode()))
-        except Exception:
-            logger.exception("a page of the monitor met a bug")
-            return _encode(Answer(500, b"a bug; its traceback is in the broker's log\n"))
-        return _encode(answer, has_body=request.method != "HEAD")
+            await stream.send_all(_encode(HttpResponse(problem.status, f"{problem.reason}\n".encode())))
+            return
+        self._slow += is_slow
+        try:
+            response = await _read_page(page)
+            await stream.send_all(_encode(response, has_body=request.method != "HEAD"))
+        finally:
+            self._slow -= is_slow
 
     def _find(self, request: HttpRequest) -> Page:
         page = self._pages.get(request.path)
         if page is None:
-            raise BadRequest(404, f"there is {', '.join(self._pages)}")
+            raise BadRequest(404, f"Not found. Available: {', '.join(self._pages)}")
         if request.method not in _METHODS:
-            raise BadRequest(405, "pages can only be read")
+            raise BadRequest(405, "Only GET and HEAD are supported")
         return page
 
 
+async def _read_page(page: Page) -> HttpResponse:
+    try:
+        return await page()
+    except Exception:
+        logger.exception("Unexpected error handling an HTTP request")
+        return HttpResponse(500, b"Internal error; the broker's log has the traceback.\n")
+
+
 async def _read_head(stream: trio.SocketStream) -> bytes | None:
-    """What stands before the empty line; None if the other side has gone, or sends without end."""
+    """Returns the bytes before the empty line; None if the client disconnects or exceeds MAX_HEAD_BYTES."""
     buffer = bytearray()
     while HEAD_END not in buffer:
         if len(buffer) > MAX_HEAD_BYTES:
@@ -113,15 +159,15 @@ async def _read_head(stream: trio.SocketStream) -> bytes | None:
     return bytes(buffer.partition(HEAD_END)[0])
 
 
-def _encode(answer: Answer, *, has_body: bool = True) -> bytes:
+def _encode(response: HttpResponse, *, has_body: bool = True) -> bytes:
     lines = [
-        f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
-        f"Content-Type: {answer.content_type}",
-        f"Content-Length: {len(answer.body)}",
+        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
+        f"Content-Type: {response.content_type}",
+        f"Content-Length: {len(response.body)}",
         "Cache-Control: no-store",
         "Connection: close",
     ]
-    if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
+    if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
         lines.append(f"Allow: {', '.join(_METHODS)}")
     head = "\r\n".join(lines).encode("latin-1") + HEAD_END
-    return head + answer.body if has_body else head
+    return head + response.body if has_body else head

@@ -1,4 +1,4 @@
-"""Sizes of logs that nobody has used since the start. They stay unread: their files are looked at once, in a thread."""
+"""Sizes of logs that are not loaded yet. Measures their files once, in a thread, without loading the logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import trio
 
 from kbroker.errors import StorageFailure
-from kbroker.log.filesystem import FileSystem
+from kbroker.log.files.filesystem import FileSystem
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
 
@@ -24,16 +24,17 @@ class LogSizes:
     def __init__(self) -> None:
         self._known: dict[Partition, LogSize | None] = {}
 
-    async def measure_unread(self, table: PartitionTable) -> Mapping[Partition, LogSize | None]:
-        """None for one whose files cannot be looked at."""
-        unread = [partition for partition in table if not partition.log.is_loaded]
-        new = [partition for partition in unread if partition not in self._known]
+    async def measure_unloaded(
+        self, table: PartitionTable, filesystem: FileSystem
+    ) -> Mapping[Partition, LogSize | None]:
+        """Returns the size of each log that is not loaded; None if its files cannot be read."""
+        unloaded = [partition for partition in table if partition.log_handle.opened is None]
+        new = [partition for partition in unloaded if partition not in self._known]
         if new:
-            paths = [partition.log.path for partition in new]
-            filesystem = table.directories[0].files.filesystem
+            paths = [partition.log_handle.path for partition in new]
             sizes = await trio.to_thread.run_sync(_measure, filesystem, paths)
             self._known.update(zip(new, sizes, strict=True))
-        self._known = {partition: self._known[partition] for partition in unread}
+        self._known = {partition: self._known[partition] for partition in unloaded}
         return self._known
 
 
@@ -44,7 +45,7 @@ def _measure(filesystem: FileSystem, paths: Sequence[str]) -> list[LogSize | Non
 def _size_on_disk(filesystem: FileSystem, path: str) -> LogSize | None:
     try:
         names = [name for name in filesystem.list_names(path) if name.endswith(".log")]
-        # A new log gets its first segment when it is first used.
+        # A new log has no file yet, but counts as one segment, as after its first use.
         return LogSize(sum(filesystem.size(f"{path}/{name}") for name in names), max(len(names), 1))
     except (StorageFailure, OSError):
         return None

@@ -1,5 +1,7 @@
-"""Every metric of the broker, under the names that Kafka's JMX exporter gives with its usual rules; our own begin with
-kbroker_. docs/operations.md shows this table."""
+"""Metrics of the broker. Names are those of the Prometheus JMX exporter for Kafka; kbroker_ marks additional ones.
+
+The table in docs/operations.md is generated from this module.
+"""
 
 from __future__ import annotations
 
@@ -11,107 +13,121 @@ from kbroker.web.process_metrics import PROCESS_METRICS
 __all__ = ["METRICS"]
 
 BROKER_STATE = gauge(
-    "kafka_server_kafkaserver_brokerstate", "Kafka's number: 1 starts, 2 recovers logs, 3 runs, 7 stops."
+    "kafka_server_kafkaserver_brokerstate", "Broker state: 1 starting, 2 log recovery, 3 running, 7 shutting down."
 )
-INFO = gauge("kbroker_info", "Which broker this is; always 1.", "version", "cluster_id", "broker_id")
+INFO = gauge(
+    "kbroker_info", "Version, cluster id and broker id as labels; always 1.", "version", "cluster_id", "broker_id"
+)
 
 MESSAGES_IN = counter(
     "kafka_server_brokertopicmetrics_messagesin_total",
-    "Records written to partitions led here. Read off the logs: a topic's number goes on after a restart.",
+    "Records written to partitions that this broker leads, from log end offsets: not reset by a restart.",
     "topic",
 )
 BYTES_IN = counter(
-    "kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches written since the start.", "topic"
+    "kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches written since startup.", "topic"
 )
 BYTES_OUT = counter(
     "kafka_server_brokertopicmetrics_bytesout_total",
-    "Bytes of record batches read since the start.",
+    "Bytes of record batches read since startup.",
     "topic",
 )
 
 REQUESTS = counter("kafka_network_requestmetrics_requests_total", "Requests by API and version.", "request", "version")
-CONNECTIONS = gauge("kafka_server_socketservermetrics_connection_count", "Open connections of clients.", "listener")
+CONNECTIONS = gauge("kafka_server_socketservermetrics_connection_count", "Open client connections.", "listener")
 MEMORY_USED = gauge(
-    "kafka_network_socketserver_memorypoolused", "Bytes that requests and unsent answers hold now, of all connections."
+    "kafka_network_socketserver_memorypoolused", "Bytes used by requests and unsent responses of all connections."
 )
 MEMORY_AVAILABLE = gauge(
-    "kafka_network_socketserver_memorypoolavailable", "What is left of queued.max.request.bytes; at 0 reading stops."
+    "kafka_network_socketserver_memorypoolavailable",
+    "Bytes left of queued.max.request.bytes; at 0 the broker stops reading requests.",
 )
-WAITING = gauge(
-    "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait for data.", "delayedOperation"
-)
-FETCH_SESSIONS = gauge(
-    "kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions that are remembered."
-)
-PEER_ERRORS = counter("kbroker_peer_errors_total", "Connections closed because the client broke the protocol.")
-BUGS = counter("kbroker_bugs_total", "Requests and connections that met a bug of kbroker; the log has its traceback.")
+WAITING = gauge("kafka_server_delayedoperationpurgatory_purgatorysize", "Delayed requests.", "delayedOperation")
+FETCH_SESSIONS = gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Cached fetch sessions.")
+PEER_ERRORS = counter("kbroker_peer_errors_total", "Connections closed because of a protocol error by the client.")
+BUGS = counter("kbroker_bugs_total", "Unexpected errors in kbroker (bugs); the log has their tracebacks.")
 
-PARTITIONS = gauge("kafka_server_replicamanager_partitioncount", "Partitions that this broker holds.")
-LEADERS = gauge("kafka_server_replicamanager_leadercount", "Partitions that it leads.")
+PARTITIONS = gauge("kafka_server_replicamanager_partitioncount", "Partitions with a replica on this broker.")
+LEADERS = gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.")
 UNDER_REPLICATED = gauge(
-    "kafka_server_replicamanager_underreplicatedpartitions", "Partitions led here that lack a replica in sync."
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    "Partitions led by this broker with fewer in-sync replicas than replicas.",
 )
 UNDER_MIN_ISR = gauge(
-    "kafka_server_replicamanager_underminisrpartitioncount", "Partitions led here that refuse acks=all."
+    "kafka_server_replicamanager_underminisrpartitioncount",
+    "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas.",
 )
-OFFLINE_REPLICAS = gauge("kafka_server_replicamanager_offlinereplicacount", "Partitions here that could not be opened.")
+OFFLINE_REPLICAS = gauge(
+    "kafka_server_replicamanager_offlinereplicacount", "Replicas on this broker that could not be opened."
+)
 
 CONTROLLERS = gauge("kafka_controller_kafkacontroller_activecontrollercount", "1 if this broker is the controller.")
 OFFLINE = gauge(
-    "kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions of the cluster that nobody leads."
+    "kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions in the cluster without a leader."
 )
-GLOBAL_TOPICS = gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster.")
-GLOBAL_PARTITIONS = gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of the cluster.")
+GLOBAL_TOPICS = gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics in the cluster.")
+GLOBAL_PARTITIONS = gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions in the cluster.")
 
-LOG_SIZE = gauge("kafka_log_log_size", "Bytes of a partition's segments.", "topic", "partition")
-LOG_END = gauge("kafka_log_log_logendoffset", "Offset of the next record.", "topic", "partition")
-LOG_START = gauge("kafka_log_log_logstartoffset", "Offset of the first record.", "topic", "partition")
-LOG_SEGMENTS = gauge("kafka_log_log_numlogsegments", "Segments of a partition.", "topic", "partition")
-UNPARSABLE = gauge("kbroker_log_unparsable_batches", "Stored batches that could not be read since the start.", "topic")
+LOG_SIZE = gauge("kafka_log_log_size", "Size of the partition's segments in bytes.", "topic", "partition")
+LOG_END = gauge("kafka_log_log_logendoffset", "Log end offset.", "topic", "partition")
+LOG_START = gauge("kafka_log_log_logstartoffset", "Log start offset.", "topic", "partition")
+LOG_SEGMENTS = gauge("kafka_log_log_numlogsegments", "Number of segments.", "topic", "partition")
+UNPARSABLE = gauge("kbroker_log_unparsable_batches", "Stored batches that could not be parsed since startup.", "topic")
 
 MAX_DIRTY = gauge(
-    "kafka_log_logcleanermanager_max_dirty_percent", "Share of the dirtiest log that is not compacted yet, in percent."
+    "kafka_log_logcleanermanager_max_dirty_percent", "Largest share of a log that is not compacted yet, in percent."
 )
-LAST_RUN = gauge("kafka_log_logcleanermanager_time_since_last_run_ms", "Since somebody looked for a log to compact.")
+LAST_RUN = gauge("kafka_log_logcleanermanager_time_since_last_run_ms", "Milliseconds since the last cleaner run.")
 UNCLEANABLE = gauge(
     "kafka_log_logcleanermanager_uncleanable_partitions_count",
-    "Partitions that are not compacted any more, for something in them is rotten.",
+    "Partitions excluded from compaction because of corruption.",
     "logDirectory",
 )
 UNCLEANABLE_BYTES = gauge(
-    "kafka_log_logcleanermanager_uncleanable_bytes", "What of them is not compacted.", "logDirectory"
+    "kafka_log_logcleanermanager_uncleanable_bytes",
+    "Uncompacted bytes of the partitions excluded from compaction.",
+    "logDirectory",
 )
-RECOPY = gauge("kafka_log_logcleaner_cleaner_recopy_percent", "What the last compaction left, in percent.")
-CLEAN_TIME = gauge("kafka_log_logcleaner_max_clean_time_secs", "How long the last compaction took.")
+RECOPY = gauge(
+    "kafka_log_logcleaner_cleaner_recopy_percent",
+    "Size after the last compaction relative to the size before, in percent.",
+)
+CLEAN_TIME = gauge("kafka_log_logcleaner_max_clean_time_secs", "Duration of the last compaction in seconds.")
 CLEANER_BUFFER = gauge(
-    "kafka_log_logcleaner_max_buffer_utilization_percent", "How full its table of keys was, in percent."
+    "kafka_log_logcleaner_max_buffer_utilization_percent",
+    "Utilization of the deduplication buffer in the last compaction, in percent.",
 )
 COMPACTION_DELAY = gauge(
-    "kafka_log_logcleaner_max_compaction_delay_secs", "How far a log is beyond its max.compaction.lag.ms."
+    "kafka_log_logcleaner_max_compaction_delay_secs",
+    "Largest delay of a compaction beyond max.compaction.lag.ms, in seconds.",
 )
 
 DIRECTORY_OFFLINE = gauge(
     "kafka_log_logmanager_logdirectoryoffline",
-    "1 if a data directory failed: it stays out until a restart.",
+    "1 if the data directory is offline because of a disk error, until the next restart.",
     "logDirectory",
 )
-DIRECTORIES_OFFLINE = gauge("kafka_log_logmanager_offlinelogdirectorycount", "How many of them failed.")
+DIRECTORIES_OFFLINE = gauge("kafka_log_logmanager_offlinelogdirectorycount", "Number of offline data directories.")
 DIRECTORY_WRITABLE = gauge(
-    "kbroker_log_directory_writable", "0 while produce is refused: the directory is full or offline.", "logDirectory"
+    "kbroker_log_directory_writable", "0 if the data directory is full or offline and rejects writes.", "logDirectory"
 )
-DIRECTORY_FREE = gauge("kbroker_log_directory_free_bytes", "Room on its file system.", "logDirectory")
-DIRECTORY_TOTAL = gauge("kbroker_log_directory_total_bytes", "Size of its file system.", "logDirectory")
+DIRECTORY_FREE = gauge(
+    "kbroker_log_directory_free_bytes", "Free bytes on the file system of the data directory.", "logDirectory"
+)
+DIRECTORY_TOTAL = gauge(
+    "kbroker_log_directory_total_bytes", "Size of the file system of the data directory in bytes.", "logDirectory"
+)
 
-GROUPS = gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Consumer groups.")
+GROUPS = gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups.")
 GROUPS_PREPARING = gauge(
-    "kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance", "Groups that wait for members to join."
+    "kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance", "Groups in state PreparingRebalance."
 )
 GROUPS_COMPLETING = gauge(
-    "kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance", "Groups that wait for an assignment."
+    "kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance", "Groups in state CompletingRebalance."
 )
-GROUPS_STABLE = gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsstable", "Groups that consume.")
-GROUPS_EMPTY = gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Groups without members.")
-GROUPS_BY_STATE = gauge("kbroker_groups", "Groups by the state that clients see, of whatever protocol.", "state")
+GROUPS_STABLE = gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsstable", "Groups in state Stable.")
+GROUPS_EMPTY = gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Groups in state Empty.")
+GROUPS_BY_STATE = gauge("kbroker_groups", "Groups of all types by state.", "state")
 OFFSETS = gauge("kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets.")
 
 METRICS: Final = (

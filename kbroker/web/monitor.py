@@ -1,7 +1,7 @@
-"""A broker and, beside it, the pages that monitors ask for: /metrics, /healthz, /readyz (kbroker.metrics.listeners).
+"""Runs a broker together with its HTTP endpoints /metrics, /healthz and /readyz (kbroker.metrics.listeners).
 
-They answer from before the logs are recovered until the broker has stopped, and in the broker's own loop: /healthz says
-that it turns.
+The endpoints are available before log recovery starts and until the broker has stopped. They run in the broker's event
+loop, so /healthz fails if the loop hangs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from contextlib import asynccontextmanager
 import trio
 
 from kbroker.clock import SystemClock
-from kbroker.config import BrokerConfig
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.endpoints import format_address
 from kbroker.errors import UserError
 from kbroker.server import broker
-from kbroker.server.interceptor import Interceptor
-from kbroker.server.listener import bind_all
-from kbroker.server.vitals import Vitals
+from kbroker.server.requests.interceptor import Interceptor
+from kbroker.server.status import BrokerStatus
+from kbroker.server.wire.listener import bind_all
 
 __all__ = ["run_monitored_broker"]
 
@@ -36,9 +37,9 @@ async def run_monitored_broker(
     interceptor: Interceptor | None = None,
     version: str = "",
 ) -> None:
-    """As `run_broker`. `version` is what log and metrics tell of the release."""
-    vitals = Vitals(version)
-    async with _monitor(config.kbroker_metrics_listeners, vitals):
+    """Runs a broker like `run_broker`. `version` is shown in the log and in metrics."""
+    status = BrokerStatus(version)
+    async with _monitor(config.kbroker_metrics_listeners, status):
         await broker.run_broker(
             config,
             data_dir=data_dir,
@@ -46,24 +47,24 @@ async def run_monitored_broker(
             on_ready=on_ready,
             stop=stop,
             interceptor=interceptor,
-            vitals=vitals,
+            status=status,
         )
 
 
 @asynccontextmanager
-async def _monitor(listeners: Sequence[str], vitals: Vitals) -> AsyncIterator[None]:
+async def _monitor(listeners: Sequence[str], status: BrokerStatus) -> AsyncIterator[None]:
     if not any(listeners):
         yield
         return
-    from kbroker.web.pages import pages_of  # most brokers have no monitor, and need not wait for its import
+    from kbroker.web.pages import monitoring_server  # only if needed: the import takes time at startup
 
     sockets = _bind(listeners)
     try:
-        addresses = [_address(each) for each in sockets]
+        addresses = [_address(sock) for sock in sockets]
         fields = {"monitor": addresses}
-        logger.info("metrics and health on %s", ", ".join(f"http://{each}" for each in addresses), extra=fields)
+        logger.info("Serving metrics on %s", ", ".join(f"http://{address}" for address in addresses), extra=fields)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(pages_of(vitals, SystemClock()).run, sockets)
+            nursery.start_soon(monitoring_server(status, SystemClock()).run, sockets)
             yield
             nursery.cancel_scope.cancel()
     finally:
@@ -77,7 +78,7 @@ def _bind(listeners: Iterable[str]) -> list[socket.socket]:
         for text in filter(None, listeners):
             host, colon, port = text.rpartition(":")
             if not (colon and port.isascii() and port.isdigit() and int(port) < 65536):
-                raise UserError(f"kbroker.metrics.listeners has '{text}', which is not HOST:PORT")
+                raise UserError(f"Invalid value '{text}' for kbroker.metrics.listeners: expected HOST:PORT")
             sockets += bind_all(host.removeprefix("[").removesuffix("]"), int(port))
     except BaseException:
         for sock in sockets:
@@ -88,4 +89,4 @@ def _bind(listeners: Iterable[str]) -> list[socket.socket]:
 
 def _address(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return format_address(host, port)

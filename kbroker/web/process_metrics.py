@@ -1,6 +1,6 @@
-"""What the process uses and what Python's garbage collector does, under the names of Prometheus' own client library.
+"""Metrics of the process and of Python's garbage collector, with the names of Prometheus' Python client.
 
-/proc is read where there is one: it is memory of the system's, not a disk.
+Reads /proc where it exists. These reads do not block: the kernel serves them from memory.
 """
 
 from __future__ import annotations
@@ -15,20 +15,33 @@ from kbroker.web.exposition import Samples, counter, gauge
 
 __all__ = ["PROCESS_METRICS", "read_process"]
 
-CPU = counter("process_cpu_seconds_total", "CPU time of the process, user and system.")
-RESIDENT = gauge("process_resident_memory_bytes", "Memory of the process that is in RAM.")
-VIRTUAL = gauge("process_virtual_memory_bytes", "Address space of the process.")
-OPEN_FDS = gauge("process_open_fds", "Open file descriptors: connections, segments, indexes.")
-MAX_FDS = gauge("process_max_fds", "How many file descriptors may be open.")
-STARTED = gauge("process_start_time_seconds", "When the process began, in seconds since 1970.")
-GC_RUNS = counter("python_gc_collections_total", "Runs of the garbage collector.", "generation")
-GC_FREED = counter("python_gc_objects_collected_total", "Objects that it freed.", "generation")
-GC_STUCK = counter("python_gc_objects_uncollectable_total", "Objects that it could not free.", "generation")
-PYTHON = gauge("python_info", "Which Python runs the broker; always 1.", "implementation", "version")
+CPU = counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.")
+RESIDENT = gauge("process_resident_memory_bytes", "Resident memory size in bytes.")
+VIRTUAL = gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.")
+OPEN_FDS = gauge("process_open_fds", "Number of open file descriptors.")
+MAX_FDS = gauge("process_max_fds", "Maximum number of open file descriptors.")
+STARTED = gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
+GC_RUNS = counter("python_gc_collections_total", "Number of times this generation was collected.", "generation")
+GC_COLLECTED = counter("python_gc_objects_collected_total", "Objects collected during gc.", "generation")
+GC_UNCOLLECTABLE = counter(
+    "python_gc_objects_uncollectable_total", "Uncollectable objects found during GC.", "generation"
+)
+PYTHON = gauge("python_info", "Python platform information; always 1.", "implementation", "version")
 
-PROCESS_METRICS: Final = (CPU, RESIDENT, VIRTUAL, OPEN_FDS, MAX_FDS, STARTED, GC_RUNS, GC_FREED, GC_STUCK, PYTHON)
+PROCESS_METRICS: Final = (
+    CPU,
+    RESIDENT,
+    VIRTUAL,
+    OPEN_FDS,
+    MAX_FDS,
+    STARTED,
+    GC_RUNS,
+    GC_COLLECTED,
+    GC_UNCOLLECTABLE,
+    PYTHON,
+)
 
-_START_TICKS: Final = 19  # places after the command's name in /proc/self/stat
+_START_TICKS: Final = 19  # index of the field after the command name in /proc/self/stat
 _VIRTUAL_BYTES: Final = 20
 _RESIDENT_PAGES: Final = 21
 
@@ -40,8 +53,8 @@ def read_process(samples: Samples) -> None:
     samples.add(PYTHON, 1, platform.python_implementation(), platform.python_version())
     for generation, stats in enumerate(gc.get_stats()):
         samples.add(GC_RUNS, stats["collections"], generation)
-        samples.add(GC_FREED, stats["collected"], generation)
-        samples.add(GC_STUCK, stats["uncollectable"], generation)
+        samples.add(GC_COLLECTED, stats["collected"], generation)
+        samples.add(GC_UNCOLLECTABLE, stats["uncollectable"], generation)
     if os.path.exists("/proc/self/stat"):
         _read_proc(samples)
 
@@ -51,7 +64,7 @@ def _read_proc(samples: Samples) -> None:
         values = file.read().rpartition(")")[2].split()
     samples.add(VIRTUAL, int(values[_VIRTUAL_BYTES]))
     samples.add(RESIDENT, int(values[_RESIDENT_PAGES]) * os.sysconf("SC_PAGE_SIZE"))
-    samples.add(OPEN_FDS, len(os.listdir("/proc/self/fd")) - 1)  # one of them is the look itself
+    samples.add(OPEN_FDS, len(os.listdir("/proc/self/fd")) - 1)  # minus the descriptor of this listing
     with open("/proc/stat", encoding="utf-8") as file:
         booted = next((int(line.split()[1]) for line in file if line.startswith("btime ")), None)
     if booted is not None:

@@ -1,4 +1,4 @@
-"""What was written to and read from each topic, and the sum over all, which must not fall when a topic is deleted."""
+"""Traffic of each topic, and totals over all topics. Totals never decrease, also when a topic is deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["TopicTotals", "Traffic"]
 
 
 class Traffic:
-    """Of one topic; without a name, of all."""
+    """Traffic counters of one topic, or of all topics if `topic` is empty."""
 
     __slots__ = ("bytes_in", "bytes_out", "messages_in", "topic", "unparsable")
 
@@ -22,7 +22,7 @@ class Traffic:
         self.unparsable = 0
 
     def add(self, partition: Partition) -> None:
-        log = partition.log
+        log = partition.log_handle
         self.messages_in += log.known_offsets[1]
         self.bytes_in += log.appended_bytes
         self.bytes_out += partition.fetched_bytes
@@ -36,20 +36,21 @@ class Traffic:
 
 
 class TopicTotals:
-    """By topic id: a topic that was deleted and created again is another one."""
+    """Sums traffic by topic id, so that a topic that was deleted and recreated counts as two."""
 
     def __init__(self) -> None:
         self._last: Mapping[bytes, Traffic] = {}
-        self._gone = Traffic()
+        self._deleted = Traffic()
 
-    def take(self, now: Mapping[bytes, Traffic]) -> None:
+    def update(self, current: Mapping[bytes, Traffic]) -> None:
+        """Sets the current counters; keeps the last counters of topics that are no longer in them."""
         for topic_id, traffic in self._last.items():
-            if topic_id not in now:
-                self._gone.include(traffic)
-        self._last = now
+            if topic_id not in current:
+                self._deleted.include(traffic)
+        self._last = current
 
     def sum(self) -> Traffic:
         total = Traffic()
-        for traffic in (self._gone, *self._last.values()):
+        for traffic in (self._deleted, *self._last.values()):
             total.include(traffic)
         return total

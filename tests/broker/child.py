@@ -27,7 +27,7 @@ class ChildBroker:
         return self._errors.read_text(errors="replace")
 
     async def wait_ready(self) -> None:
-        """Until it says so on stdout."""
+        """Waits until the broker says on stdout that it is ready."""
         assert self.process.stdout is not None
         said = b""
         with trio.fail_after(PATIENCE_SECONDS):
@@ -50,8 +50,11 @@ class ChildBroker:
             return await self.process.wait()
 
 
-async def spawn(data_dir: Path, *arguments: str, more_dirs: Sequence[Path] = ()) -> ChildBroker:
-    command = [sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0"]
+async def spawn(
+    data_dir: Path, *arguments: str, more_dirs: Sequence[Path] = (), within: Sequence[str] = ()
+) -> ChildBroker:
+    """`within`: command that runs the broker, for example in a namespace."""
+    command = [*within, sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0"]
     if more_dirs:
         command += ["--set", f"log.dirs={','.join(map(str, (data_dir, *more_dirs)))}"]
     else:
@@ -70,9 +73,11 @@ async def spawn(data_dir: Path, *arguments: str, more_dirs: Sequence[Path] = ())
 
 
 @asynccontextmanager
-async def child_broker(data_dir: Path, *arguments: str, more_dirs: Sequence[Path] = ()) -> AsyncIterator[ChildBroker]:
+async def child_broker(
+    data_dir: Path, *arguments: str, more_dirs: Sequence[Path] = (), within: Sequence[str] = ()
+) -> AsyncIterator[ChildBroker]:
     """Ready on entering; gone on leaving, however it went."""
-    child = await spawn(data_dir, *arguments, more_dirs=more_dirs)
+    child = await spawn(data_dir, *arguments, more_dirs=more_dirs, within=within)
     try:
         await child.wait_ready()
         yield child

@@ -43,7 +43,7 @@ async def start_broker(nursery: trio.Nursery, data_dir: Path) -> AsyncIterator[S
 
 @pytest.fixture
 async def connect_to(start_broker: StartBroker) -> AsyncIterator[Connect]:
-    """Connections that are closed before the broker stops: it need not wait for what they still want."""
+    """Connections that are closed before the broker stops, so that it does not wait for their open requests."""
     async with AsyncExitStack() as connections:
 
         async def connect_to_broker(broker: RunningBroker) -> Client:
@@ -64,6 +64,6 @@ async def client(broker: RunningBroker, connect_to: Connect) -> Client:
 
 @pytest.fixture(params=["epoll", "portable"])
 def either_watcher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """For tests of what reaches the sockets: once with epoll and sendfile, once with what every system has."""
+    """Runs tests of the sockets twice: with epoll and sendfile, and with the portable implementation."""
     monkeypatch.setenv("KBROKER_PORTABLE", "1" if request.param == "portable" else "")
     return str(request.param)

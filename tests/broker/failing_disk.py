@@ -1,4 +1,4 @@
-"""The real file system, until told otherwise: full, broken, or with fsyncs that wait for us."""
+"""Real file system that a test can make full, broken, or slow in its fsyncs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 
-from kbroker.log.filesystem import OsFile, OsFileSystem, storage_failure
+from kbroker.log.files.filesystem import OsFile, OsFileSystem, storage_failure, sync_failure
 from kbroker.protocol.record_batch import ReadBuffer
 
 __all__ = ["FailingDisk"]
@@ -62,11 +62,15 @@ class _FailingFile(OsFile):
         disk.refuse_write(self.path)
         return super().write_at(buffers, position)
 
+    def preallocate(self, size: int) -> None:
+        self._disk.refuse_write(self.path)
+        super().preallocate(size)
+
     def sync(self) -> None:
         disk = self._disk
         if self.path.endswith(".log"):
             disk.may_sync.wait()
             disk.log_syncs += 1
             if disk.sync_error is not None:
-                raise storage_failure(OSError(disk.sync_error, os.strerror(disk.sync_error)), self.path)
+                raise sync_failure(OSError(disk.sync_error, os.strerror(disk.sync_error)), self.path)
         super().sync()

@@ -1,7 +1,7 @@
-"""Producers and a consumer that write down what they were told, and the check that a log keeps all of it.
+"""Producers and a consumer that record the answers they got, and the check that a log keeps all of it.
 
 lost          an acknowledged record, or one that a consumer has seen, is not at its offset any more
-duplicated    a value is there twice
+duplicated    the log has a value twice
 out of order  the values of one producer do not rise
 """
 
@@ -24,7 +24,7 @@ Partition = tuple[str, int]
 
 
 class History:
-    """What the clients know, over all lives of the broker."""
+    """Answers that clients got, over all starts of the broker."""
 
     def __init__(self) -> None:
         self.known: dict[Partition, dict[int, bytes]] = defaultdict(dict)
@@ -48,7 +48,7 @@ class History:
         await reached.wait()
 
     async def check(self, client: Client) -> int:
-        """Against what the broker has. How many records that is."""
+        """Compares the history with the logs of the broker. Returns the number of records."""
         total = 0
         for partition, known in self.known.items():
             records = await client.read_all(partition[0], partition=partition[1])
@@ -68,7 +68,7 @@ def _check_order(partition: Partition, values: list[bytes]) -> None:
     last: dict[bytes, int] = {}
     for value in values:
         name, number = value.split(b":")[:2]
-        assert last.get(name, -1) < int(number), f"{partition}: {value!r} comes after {last[name]}"
+        assert last.get(name, -1) < int(number), f"{partition}: {value!r} follows {last[name]}"
         last[name] = int(number)
 
 
@@ -81,7 +81,7 @@ class _Producer:
         self._next = 0
 
     async def run(self, port: int) -> None:
-        """Until the broker is gone."""
+        """Runs until the broker is killed."""
         try:
             async with connect(port) as client:
                 await self._begin(client)
@@ -108,7 +108,7 @@ class _Producer:
 
 
 class PlainProducer(_Producer):
-    """Five requests in flight; what is not acknowledged is never sent again."""
+    """Five requests in flight; a batch that is not acknowledged is never sent again."""
 
     async def _turn(self, client: Client) -> None:
         topic, index = self._partition
@@ -142,7 +142,7 @@ class IdempotentProducer(_Producer):
             self._producer_id = await client.new_producer_id()
 
     async def finish(self, client: Client) -> None:
-        """What was under way when the broker died."""
+        """Returns the requests that were in flight when the broker was killed."""
         if self._unacknowledged:
             await self._turn(client)
 
@@ -160,7 +160,7 @@ class IdempotentProducer(_Producer):
 
 
 async def consume(port: int, partitions: list[Partition], history: History) -> None:
-    """Reads along: what was shown once must stay."""
+    """Reads while producers write: a record that was visible once must stay."""
     offsets: dict[Any, int] = dict.fromkeys(partitions, 0)
     try:
         async with connect(port) as client:

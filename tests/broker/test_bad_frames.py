@@ -1,4 +1,4 @@
-"""What is no request at all: the connection that sent it ends, and nobody else notices."""
+"""Frames that are no valid requests: their connection is closed, and other connections are not affected."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ async def broker(start_broker: StartBroker) -> RunningBroker:
 
 async def test_garbage_ends_its_connection_and_no_other(broker: RunningBroker, connect_to: Connect) -> None:
     bystander = await connect_to(broker)
-    for what, sent in GARBAGE.items():
+    for kind, sent in GARBAGE.items():
         culprit = await connect_to(broker)
         await culprit.send_bytes(sent)
-        assert await culprit.wait_closed() == b"", what
+        assert await culprit.wait_closed() == b"", kind
         await bystander.expect_service()
 
 
@@ -66,28 +66,28 @@ UNSERVED = {
     "an unknown API": (999, 0),
     "a negative API": (-1, 0),
     "an API between brokers": (4, 0),
-    "a version to come": (0, 99),
+    "a future version": (0, 99),
     "a negative version": (1, -1),
     "the last possible version": (3, 32767),
 }
 
 
-async def test_what_is_not_served_ends_the_connection(broker: RunningBroker, connect_to: Connect) -> None:
+async def test_an_unsupported_api_or_version_closes_the_connection(broker: RunningBroker, connect_to: Connect) -> None:
     bystander = await connect_to(broker)
-    for what, (key, version) in UNSERVED.items():
+    for kind, (key, version) in UNSERVED.items():
         culprit = await connect_to(broker)
         await culprit.send_bytes(encode_frame(key, version, 1, bytes(50)))
-        assert await culprit.wait_closed() == b"", what
+        assert await culprit.wait_closed() == b"", kind
         await bystander.expect_service()
 
 
-async def test_a_newer_api_versions_is_answered_in_v0_with_what_there_is(client: Client) -> None:
+async def test_a_newer_api_versions_is_answered_in_v0_with_all_versions(client: Client) -> None:
     for version in (5, 99, 32767, -1):
         await client.send_bytes(encode_frame(18, version, 7, b"\x05what\x01?\x00", header_version=2))
         correlation_id, response = decode_response("ApiVersions", 0, await client.receive_frame())
         assert correlation_id == 7
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert (18, 0, 4) in [(each.api_key, each.min_version, each.max_version) for each in response.api_keys]
+        assert (18, 0, 4) in [(api.api_key, api.min_version, api.max_version) for api in response.api_keys]
     await client.expect_service()
 
 
@@ -96,10 +96,10 @@ FULL_BODIES = {"Produce": produce_members("t", make_batch(b"v"))}
 
 def cut_off_requests() -> Iterator[bytes]:
     """The first and last version of everything that is served, one byte short of their end."""
-    for each in BY_NAME.values():
-        for version in each.serves or ():
-            nothing = encode_frame(each.key, version, 1, b"", each.request_header_version(version))
-            whole = encode_request(each.name, version, 1, **FULL_BODIES.get(each.name, {}))
+    for api in BY_NAME.values():
+        for version in api.serves or ():
+            nothing = encode_frame(api.key, version, 1, b"", api.request_header_version(version))
+            whole = encode_request(api.name, version, 1, **FULL_BODIES.get(api.name, {}))
             if len(whole) > len(nothing):
                 yield struct.pack(">i", len(whole) - 5) + whole[4:-1]
 
@@ -115,7 +115,7 @@ async def test_a_body_that_is_cut_off_ends_the_connection(broker: RunningBroker,
     await bystander.expect_service()
 
 
-async def test_what_came_before_the_garbage_is_answered(client: Client) -> None:
+async def test_requests_before_the_garbage_are_answered(client: Client) -> None:
     await client.create_topic("t")
     await client.send_bytes(client.encode("Produce", 9, **produce_members("t", make_batch(b"kept"))) + HTTP)
     response = await client.receive()
@@ -175,4 +175,4 @@ async def test_random_bytes_never_reach_anybody_else(
 
 
 def directories_in(path: Path) -> set[str]:
-    return {each.name for each in path.iterdir() if each.is_dir()}
+    return {entry.name for entry in path.iterdir() if entry.is_dir()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.protocol.compression import Codec
+from kbroker.protocol.compression import Codec, compress, decompress
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.legacy_message_set import build_message_set, iter_message_records
 from kbroker.protocol.messages import produce as messages
@@ -20,6 +20,7 @@ from kbroker.protocol.record_batch import (
     iter_headers,
     validate_stored_batch,
 )
+from kbroker.protocol.record_walk import IS_COMPILED
 from kbroker.protocol.records import Record, iter_records
 from kbroker.testing.running_broker import RunningBroker
 from tests.broker.batches import forge, make_batch, now_ms
@@ -56,7 +57,7 @@ LIES: dict[str, tuple[Callable[[], bytes | bytearray | None], ErrorCode]] = {
     "no records": (lambda: None, INVALID),
     "no bytes": (lambda: b"", INVALID),
     "a few bytes": (lambda: b"abc", INVALID),
-    "a transaction that nobody began": (
+    "a transaction that was not begun": (
         lambda: forge(make_batch(b"v", producer_id=7), attributes=ATTRIBUTE_TRANSACTIONAL),
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
@@ -68,6 +69,11 @@ LIES: dict[str, tuple[Callable[[], bytes | bytearray | None], ErrorCode]] = {
     "magic 1 in a version for magic 2": (lambda: old_messages(1), INVALID),
     "magic 0 in a version for magic 2": (lambda: old_messages(0), INVALID),
     "more records claimed than deltas": (lambda: forge(make_batch(b"a", b"b"), record_count=3), INVALID),
+    "more records than the bytes can have": (
+        lambda: forge(make_batch(b"v" * 30), last_offset_delta=2**31 - 2, record_count=2**31 - 1),
+        INVALID,
+    ),
+    "no body": (lambda: forge(make_batch(b"a"), lambda _: b""), INVALID),
     "more deltas claimed than records": (lambda: forge(make_batch(b"a", b"b"), last_offset_delta=7), INVALID),
     "a negative delta": (lambda: forge(make_batch(), last_offset_delta=-1, record_count=0), INVALID),
     "no records in a batch": (lambda: forge(make_batch(), lambda _: b"", last_offset_delta=0, record_count=0), INVALID),
@@ -88,9 +94,9 @@ LIES: dict[str, tuple[Callable[[], bytes | bytearray | None], ErrorCode]] = {
 async def test_each_lie_of_a_header_has_its_code_and_leaves_nothing(client: Client) -> None:
     await client.create_topic("t")
     for version in (3, 9, 12):
-        for what, (make, code) in LIES.items():
+        for kind, (make, code) in LIES.items():
             answer = await client.produce("t", make(), version=version)
-            assert (what, ErrorCode(answer.error_code), answer.base_offset) == (what, code, -1)
+            assert (kind, ErrorCode(answer.error_code), answer.base_offset) == (kind, code, -1)
     assert (await client.produce("t", make_batch(b"honest"))).base_offset == 0
     assert [record.value for record in await client.read_all("t")] == [b"honest"]
 
@@ -106,7 +112,7 @@ async def test_a_refused_partition_does_not_spoil_the_others_of_its_request(clie
     ]
     topics = [messages.TopicProduceData(name="t", partition_data=data)]
     response = await client.ask("Produce", 9, acks=-1, timeout_ms=1000, topic_data=topics)
-    codes = [each.error_code for each in response.responses[0].partition_responses]
+    codes = [partition.error_code for partition in response.responses[0].partition_responses]
     assert codes == [0, ErrorCode.CORRUPT_MESSAGE, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert [record.value for record in await client.read_all("t", partition=2)] == [b"last"]
 
@@ -131,7 +137,7 @@ async def test_timestamps_out_of_bounds_are_refused_record_by_record(client: Cli
     for wrong in (now_ms() - 2 * HOUR_MS, now_ms() + 2 * HOUR_MS):
         answer = await client.produce("t", make_batch(b"a", b"b", timestamp=wrong))
         assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
-        assert [each.batch_index for each in answer.record_errors] == [0, 1]
+        assert [error.batch_index for error in answer.record_errors] == [0, 1]
     assert (await client.produce("t", make_batch(timestamp=now_ms() - HOUR_MS // 2))).error_code == 0
 
 
@@ -139,7 +145,7 @@ async def test_a_compacted_topic_takes_no_record_without_a_key(client: Client) -
     await client.create_topic("table", cleanup_policy="compact")
     answer = await client.produce("table", make_batch(b"v", key=None))
     assert answer.error_code == ErrorCode.INVALID_RECORD
-    assert [each.batch_index for each in answer.record_errors] == [0]
+    assert [error.batch_index for error in answer.record_errors] == [0]
     assert (await client.produce("table", make_batch(b"v", key=b"k"))).error_code == 0
 
 
@@ -170,11 +176,12 @@ async def test_without_acks_nothing_is_answered_and_an_error_closes_the_connecti
     assert await careless.wait_closed() == b""
 
 
-async def test_too_few_in_sync_replicas_refuse_acks_all_only(client: Client) -> None:
+async def test_acks_all_needs_no_more_in_sync_replicas_than_there_are_replicas(client: Client) -> None:
+    """Apache Kafka 3.9 and 4.1 accept such a request too (KAFKA-15583)."""
     await client.create_topic("t", min_insync_replicas="2")
-    assert (await client.produce("t", make_batch(), acks=-1)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert (await client.produce("t", make_batch(), acks=1)).error_code == 0
-    assert len(await client.read_all("t")) == 1
+    for acks in (-1, 1):
+        assert (await client.produce("t", make_batch(), acks=acks)).error_code == 0
+    assert len(await client.read_all("t")) == 2
 
 
 async def test_unknown_topics_partitions_and_ids_are_told(client: Client) -> None:
@@ -218,7 +225,7 @@ async def test_timestamps_of_the_broker_are_stored_with_a_right_crc(client: Clie
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-async def test_the_codec_of_the_topic_is_what_is_stored(client: Client, codec: str) -> None:
+async def test_records_are_stored_in_the_codec_of_the_topic(client: Client, codec: str) -> None:
     await client.create_topic("t", compression_type=codec)
     values = [b"a" * 300, b"b" * 300]
     producer_id = await client.new_producer_id()
@@ -241,7 +248,7 @@ def expect_sound(data: Any) -> list[BatchHeader]:
     return headers
 
 
-# Bodies that lie behind a right CRC
+# Invalid bodies with a correct CRC
 
 
 def cut_body(batch: bytearray) -> bytearray:
@@ -253,10 +260,9 @@ def garbage_body(batch: bytearray) -> bytearray:
 
 
 LYING_BODIES: dict[str, Callable[[], bytearray]] = {
-    "a record too many": lambda: forge(make_batch(b"a", b"b"), last_offset_delta=2, record_count=3),
+    "a record too many": lambda: forge(make_batch(b"a" * 9, b"b" * 9), last_offset_delta=2, record_count=3),
     "a record too few": lambda: forge(make_batch(b"a", b"b"), last_offset_delta=0, record_count=1),
     "a body cut in half": lambda: cut_body(make_batch(b"a" * 50, b"b" * 50)),
-    "an empty body": lambda: forge(make_batch(b"a"), lambda _: b""),
     "garbage": lambda: garbage_body(make_batch(b"a" * 100)),
     "a record longer than the batch": lambda: forge(make_batch(b"a"), lambda body: b"\xfe\xff\xff\xff\x0f" + body[1:]),
     "no gzip": lambda: forge(make_batch(b"a" * 100), attributes=Codec.GZIP),
@@ -292,12 +298,12 @@ async def test_odd_claims_of_a_header_are_refused_or_harmless(start_broker: Star
     await client.create_topic("t", segment_bytes="2000")
     taken = 0
     for _ in range(3):
-        for what, header in ODD_HEADERS.items():
+        for kind, header in ODD_HEADERS.items():
             answer = await client.produce("t", forge(make_batch(b"odd"), **header))
             assert answer.error_code in (0, INVALID, ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_PRODUCER_EPOCH), (
-                what
+                kind
             )
-            assert answer.base_offset <= taken, what  # less for what an idempotent producer sent before
+            assert answer.base_offset <= taken, kind  # less for batches that an idempotent producer sent before
             taken = max(taken, answer.base_offset + 1)
     await expect_odd_but_whole(client, taken)
     await broker.stop()
@@ -323,16 +329,56 @@ async def expect_odd_but_whole(client: Client, count: int) -> None:
 async def test_full_validation_refuses_every_lying_body(start_broker: StartBroker, connect_to: Connect) -> None:
     client = await connect_to(await start_broker({"kbroker.record.validation": "full"}))
     await client.create_topic("t")
-    for what, make in LYING_BODIES.items():
+    for kind, make in LYING_BODIES.items():
         answer = await client.produce("t", make())
-        assert (what, answer.error_code in (INVALID, CORRUPT)) == (what, True), ErrorCode(answer.error_code)
+        assert (kind, answer.error_code in (INVALID, CORRUPT)) == (kind, True), ErrorCode(answer.error_code)
     assert (await client.produce("t", make_batch(b"honest"))).base_offset == 0
 
 
-async def test_by_default_a_lying_body_is_stored_and_harms_nobody(
+async def test_by_default_compiled_code_checks_the_records_of_all_batches(
     start_broker: StartBroker, connect_to: Connect
 ) -> None:
-    broker = await start_broker()
+    client = await connect_to(await start_broker())
+    await client.create_topic("t")
+    for kind, make in LYING_BODIES.items():
+        assert (await client.produce("t", make())).error_code == (INVALID if IS_COMPILED else 0), kind
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+async def test_bodies_are_checked_whether_a_request_is_decoded_or_recognised(
+    start_broker: StartBroker, connect_to: Connect, is_repeated: bool
+) -> None:
+    client = await connect_to(await start_broker({"kbroker.record.validation": "full"}))
+    await client.create_topic("t")
+    for kind, make in LYING_BODIES.items():
+        if is_repeated:
+            assert (await client.produce("t", make_batch(b"honest"))).error_code == 0
+        assert (await client.produce("t", make())).error_code == INVALID, kind
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+async def test_compressed_records_with_wrong_deltas_are_numbered_anew(
+    start_broker: StartBroker, connect_to: Connect, codec: Codec
+) -> None:
+    """Apache Kafka 4.1 also renumbers the records of such a batch and stores it."""
+    client = await connect_to(await start_broker({"kbroker.record.validation": "full"}))
+    await client.create_topic("t")
+    good = make_batch(b"a", b"b", codec=codec)
+    swapped = forge(good, lambda body: compress(codec, swap_halves(decompress(codec, body))))
+    assert (await client.produce("t", swapped)).base_offset == 0
+    assert (await client.produce("t", make_batch(b"c"))).base_offset == 2
+    assert [(record.offset, record.value) for record in await client.read_all("t")] == [(0, b"b"), (1, b"a"), (2, b"c")]
+
+
+def swap_halves(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[middle:] + data[:middle]
+
+
+async def test_header_validation_stores_an_invalid_body_and_affects_only_its_consumers(
+    start_broker: StartBroker, connect_to: Connect
+) -> None:
+    broker = await start_broker({"kbroker.record.validation": "header"})
     client = await connect_to(broker)
     for number, make in enumerate(LYING_BODIES.values()):
         await client.create_topic(f"t{number}")
@@ -342,26 +388,26 @@ async def test_by_default_a_lying_body_is_stored_and_harms_nobody(
         assert (await client.produce(f"neighbour{number}", make_batch(b"honest"))).error_code == 0
     await expect_harmless(client)
     await broker.stop()
-    again = await connect_to(await start_broker())
+    again = await connect_to(await start_broker({"kbroker.record.validation": "header"}))
     await expect_harmless(again)
 
 
 async def expect_harmless(client: Client) -> None:
-    for number, what in enumerate(LYING_BODIES):
+    for number, kind in enumerate(LYING_BODIES):
         topic = f"t{number}"
         for version in (0, 2, 3):  # converted down, as far as it goes
             answer = await client.fetch(topic, 0, version=version)
-            assert answer.error_code in (0, INVALID, CORRUPT, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), what
+            assert answer.error_code in (0, INVALID, CORRUPT, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), kind
         for timestamp in (0, now_ms() - HOUR_MS, -3):
-            assert (await client.list_offset(topic, timestamp)).error_code == 0, what
+            assert (await client.list_offset(topic, timestamp)).error_code == 0, kind
         end = (await client.list_offset(topic, -1)).offset
         answer = await client.fetch(topic, end - 1)
-        assert [record.value for record in records_of(answer)] == [b"honest"], what
+        assert [record.value for record in records_of(answer)] == [b"honest"], kind
         whole = bytes((await client.fetch(topic, 0)).records)
         first, last = expect_sound(whole)
-        assert last.base_offset == first.last_offset + 1, what
-        assert [each.value for each in iter_records(whole, first.size)] == [b"honest"], what
-        assert [record.value for record in await client.read_all(f"neighbour{number}")] == [b"honest"], what
+        assert last.base_offset == first.last_offset + 1, kind
+        assert [record.value for record in iter_records(whole, first.size)] == [b"honest"], kind
+        assert [record.value for record in await client.read_all(f"neighbour{number}")] == [b"honest"], kind
 
 
 # Formats of old
@@ -388,7 +434,7 @@ async def test_old_formats_come_in_whatever_stands_where_newer_ones_say_that_the
     client: Client, magic: int
 ) -> None:
     await client.create_topic("t")
-    times = [0, 1 << 28]  # of magic 1, a byte of the timestamp stands there
+    times = [0, 1 << 28]  # in magic 1 this is a byte of the timestamp
     keys = [bytes([byte]) for byte in (0x00, 0x10, 0x30, 0xFF)]  # of magic 0, the key's first
     records = [Record(0, time, key, b"v") for time in times for key in keys]
     for record in records:
@@ -413,9 +459,9 @@ async def test_lies_in_old_formats_have_their_codes_too(client: Client) -> None:
         "two magics": old_messages(0) + old_messages(1),
         "nothing": b"",
     }
-    for what, data in cases.items():
+    for kind, data in cases.items():
         answer = await client.produce("t", data, version=2)
-        assert (what, answer.error_code in (INVALID, CORRUPT)) == (what, True), ErrorCode(answer.error_code)
+        assert (kind, answer.error_code in (INVALID, CORRUPT)) == (kind, True), ErrorCode(answer.error_code)
     assert await client.read_all("t") == []
 
 

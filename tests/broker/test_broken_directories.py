@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.config import BrokerConfig
+from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError
-from kbroker.log.filesystem import storage_failure
+from kbroker.log.files.filesystem import storage_failure
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_replica_log_dirs as move_messages
 from kbroker.protocol.messages import describe_topic_partitions
@@ -27,7 +27,7 @@ STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class PartlyFailingDisk(FailingDisk):
-    """What lies under `broken` cannot be written."""
+    """Files under `broken` cannot be written."""
 
     broken: Path | None = None
 
@@ -74,7 +74,7 @@ async def serving(*paths: Path) -> AsyncIterator[Client]:
 
 
 async def fill(paths: tuple[Path, Path]) -> tuple[int, int]:
-    """A topic of which each directory has a partition; which one is where."""
+    """Creates a topic with a partition in each directory. Returns the directories of the partitions."""
     async with serving(*paths) as client:
         await client.create_topic("t", 2)
         for partition in range(2):
@@ -85,7 +85,7 @@ async def fill(paths: tuple[Path, Path]) -> tuple[int, int]:
 
 
 def break_directory(path: Path) -> Path:
-    """It becomes something that no directory can be made at; what was in it is kept aside."""
+    """Replaces the directory by a file, so that it cannot be created; keeps its content aside."""
     aside = path.rename(path.with_name("aside"))
     path.write_bytes(b"")
     return aside
@@ -102,13 +102,15 @@ async def check_out_of_reach(client: Client, partition: int) -> None:
     assert (await client.list_offset("t", -1, partition=partition)).error_code == STORAGE_ERROR
     assert (await client.delete_records("t", 1, partition=partition)).error_code == STORAGE_ERROR
     everything = await client.ask("Metadata", 12, topics=None)
-    (of_all,) = [each for each in everything.topics if each.name == "t"]
+    (of_all,) = [topic for topic in everything.topics if topic.name == "t"]
     asked = [describe_topic_partitions.TopicRequest(name="t")]
     (described,) = (await client.ask("DescribeTopicPartitions", 0, topics=asked)).topics
     for topic in (await client.topic_metadata("t"), of_all, described):
-        leaders = {each.partition_index: (each.leader_id, each.error_code) for each in topic.partitions}
+        leaders = {
+            partition.partition_index: (partition.leader_id, partition.error_code) for partition in topic.partitions
+        }
         assert leaders == {partition: (-1, ErrorCode.LEADER_NOT_AVAILABLE), 1 - partition: (1, 0)}
-        offline = {each.partition_index: list(each.offline_replicas) for each in topic.partitions}
+        offline = {partition.partition_index: list(partition.offline_replicas) for partition in topic.partitions}
         assert offline == {partition: [1], 1 - partition: []}
 
 
@@ -117,7 +119,7 @@ async def states(client: Client) -> dict[str, tuple[int, set[tuple[str, int]]]]:
     return {
         Path(result.log_dir).name: (
             result.error_code,
-            {(topic.name, each.partition_index) for topic in result.topics for each in topic.partitions},
+            {(topic.name, partition.partition_index) for topic in result.topics for partition in topic.partitions},
         )
         for result in response.results
     }
@@ -133,7 +135,7 @@ async def test_a_directory_that_is_broken_at_the_start_is_offline_and_the_other_
         await check_out_of_reach(client, there)
         assert await states(client) == {"one": (0, {("t", here)}), "two": (STORAGE_ERROR, set())}
         assert not (paths[0] / f"t-{there}").exists()
-        # What is new comes where there is room for it.
+        # New partitions are created in a working directory.
         await client.create_topic("new", 2)
         assert [(await client.produce("new", make_batch(b"v"), partition=index)).error_code for index in (0, 1)] == [
             0,
@@ -147,7 +149,7 @@ async def test_a_directory_that_is_broken_at_the_start_is_offline_and_the_other_
     mend_directory(paths[1], aside)
     async with serving(*paths) as client:
         for partition, values in ((here, [b"first", b"second"]), (there, [b"first"])):
-            assert [each.value for each in await client.read_all("t", partition=partition)] == values
+            assert [record.value for record in await client.read_all("t", partition=partition)] == values
         assert (await client.produce("t", make_batch(b"second"), partition=there)).base_offset == 1
 
 
@@ -162,14 +164,14 @@ async def test_a_topic_made_anew_while_a_directory_was_away_keeps_its_own_record
         await client.produce("t", make_batch(b"new"), partition=there)
     mend_directory(paths[1], aside)
     async with serving(*paths) as client:
-        assert [each.value for each in await client.read_all("t", partition=there)] == [b"new"]
+        assert [record.value for record in await client.read_all("t", partition=there)] == [b"new"]
     assert not (paths[1] / f"t-{there}").exists()
 
 
 async def test_without_the_first_directory_or_any_there_is_no_start_but_one_line(paths: tuple[Path, Path]) -> None:
     await fill(paths)
     break_directory(paths[0])
-    with pytest.RaisesGroup(pytest.RaisesExc(UserError, match=r"^the data directory cannot be used: [^\n]*$")):
+    with pytest.RaisesGroup(pytest.RaisesExc(UserError, match=r"^Cannot use the data directory: [^\n]*$")):
         async with serving(*paths):
             pass
     assert (paths[1] / ".kafka_cleanshutdown").exists(), "the other was not touched"
@@ -192,5 +194,5 @@ async def test_a_directory_that_breaks_is_offline_as_one_that_was_broken(
         assert await states(client) == {"one": (0, {("t", here)}), "two": (STORAGE_ERROR, set())}
         assert (await client.produce("t", make_batch(b"second"), partition=here)).base_offset == 1
     async with serving(*paths) as client:
-        assert [each.value for each in await client.read_all("t", partition=there)] == [b"first"]
+        assert [record.value for record in await client.read_all("t", partition=there)] == [b"first"]
         assert (await client.produce("t", make_batch(b"second"), partition=there)).error_code == 0

@@ -1,4 +1,4 @@
-"""Compacted topics over the wire: readers see the last value of each key, whatever else goes on."""
+"""Compacted topics over the wire: readers see the last value of each key, while other work goes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch_of(*pairs: tuple[bytes, bytes | None], codec: int = 0) -> bytearray:
 
 
 async def read(client: Client, topic: str, offset: int = 0, *, partition: int = 0) -> list[Record]:
-    """As consumers read: batches may be empty, offsets may be missing."""
+    """Reads as a consumer does: batches may be empty, offsets may be missing."""
     found: list[Record] = []
     while True:
         answer = await client.fetch(topic, offset, partition=partition)
@@ -39,7 +39,7 @@ async def read(client: Client, topic: str, offset: int = 0, *, partition: int = 
         if not data:
             return found
         for position, header in iter_headers(data):
-            found += [each for each in iter_records(data, position) if each.offset >= offset]
+            found += [record for record in iter_records(data, position) if record.offset >= offset]
             offset = header.last_offset + 1
 
 
@@ -50,7 +50,7 @@ async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def fill(client: Client, topic: str, rng: random.Random, batches: int, *, codec: int = 0) -> dict[bytes, int]:
-    """The offset of the last value of each of ten keys, which is also its value."""
+    """Returns the offset of the last value of each of ten keys. The offset is also the value."""
     newest: dict[bytes, int] = {}
     offset = (await client.list_offset(topic, LATEST)).offset
     for _ in range(batches):
@@ -64,7 +64,7 @@ async def fill(client: Client, topic: str, rng: random.Random, batches: int, *, 
 
 
 async def close_segment(client: Client, topic: str) -> None:
-    """Only what lies in closed segments is compacted."""
+    """Rolls the active segment: only closed segments are compacted."""
     assert (await client.produce(topic, batch_of((b"filler", b"x" * 3000)))).error_code == 0
 
 
@@ -83,14 +83,14 @@ async def test_readers_see_the_last_value_of_each_key_at_its_offset(
 
     await wait_until(is_compacted)
     found = await read(client, "table")
-    assert {each.key: each.offset for each in found[:-1]} == newest
-    assert [each.value and int(each.value) for each in found[:-1]] == [each.offset for each in found[:-1]]
+    assert {record.key: record.offset for record in found[:-1]} == newest
+    assert [record.value and int(record.value) for record in found[:-1]] == [record.offset for record in found[:-1]]
     assert (await client.list_offset("table", EARLIEST)).offset == 0
     assert (await client.list_offset("table", LATEST)).offset == end
-    assert (await client.list_offset("table", MAX_TIMESTAMP)).offset in [each.offset for each in found]
+    assert (await client.list_offset("table", MAX_TIMESTAMP)).offset in [record.offset for record in found]
     assert (await client.list_offset("table", 0)).offset == found[0].offset
     for offset in range(0, end, 7):
-        wanted = next(each.offset for each in found if each.offset >= offset)
+        wanted = next(record.offset for record in found if record.offset >= offset)
         assert (await read(client, "table", offset))[0].offset == wanted
 
 
@@ -112,7 +112,7 @@ async def test_configs_act_as_soon_as_they_are_altered(start_broker: StartBroker
             resource_type=resource_type, resource_name=name, configs=entries
         )
         response = await client.ask("IncrementalAlterConfigs", 1, resources=[resource])
-        assert [each.error_code for each in response.responses] == [0]
+        assert [topic.error_code for topic in response.responses] == [0]
 
     async def has(count: int) -> bool:
         return len(await read(client, "table")) == count
@@ -126,7 +126,7 @@ async def test_configs_act_as_soon_as_they_are_altered(start_broker: StartBroker
 
     async def is_deleted() -> bool:
         await close_segment(client, "table")
-        return b"key-1" not in [each.key for each in await read(client, "table")]
+        return b"key-1" not in [record.key for record in await read(client, "table")]
 
     await wait_until(is_deleted)
 
@@ -143,9 +143,9 @@ async def test_compacted_and_deleted_at_once(start_broker: StartBroker, connect_
         try:
             found = await read(client, "both", (await client.list_offset("both", EARLIEST)).offset)
         except AssertionError:
-            return False  # retention has moved the start meanwhile
-        keys = [each.key for each in found]
-        return found[0].offset > 0 and sum(len(each.value or b"") for each in found) < 14_000 and len(keys) < 20
+            return False  # retention has moved the start
+        keys = [record.key for record in found]
+        return found[0].offset > 0 and sum(len(record.value or b"") for record in found) < 14_000 and len(keys) < 20
 
     await wait_until(is_short)
 
@@ -165,7 +165,7 @@ async def test_committed_offsets_shrink_to_the_last_of_each_and_load(
         ]
         topics = [offset_commit.OffsetCommitRequestTopic(name="t", partitions=partitions)]
         answer = await client.ask("OffsetCommit", 8, group_id="readers", topics=topics)
-        assert [each.error_code for each in answer.topics[0].partitions] == [0, 0, 0]
+        assert [topic.error_code for topic in answer.topics[0].partitions] == [0, 0, 0]
 
     async def has_coordinator() -> bool:
         answer = await client.ask("FindCoordinator", 3, key="readers", key_type=0)
@@ -195,7 +195,7 @@ async def test_committed_offsets_shrink_to_the_last_of_each_and_load(
         answer = await client.ask("OffsetFetch", 7, group_id="readers", topics=asked, require_stable=False)
         if answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return False
-        assert [each.committed_offset for each in answer.topics[0].partitions] == [3000, 3001, 3002]
+        assert [topic.committed_offset for topic in answer.topics[0].partitions] == [3000, 3001, 3002]
         return True
 
     await wait_until(is_loaded)
@@ -208,7 +208,7 @@ async def test_a_topic_that_is_deleted_and_made_again_while_it_is_compacted(
     for seed in range(5):
         await client.create_topic("table", cleanup_policy="compact", segment_bytes="3200")
         newest = await fill(client, "table", random.Random(seed), 60)
-        found = {each.key: each.offset for each in await read(client, "table")}
+        found = {record.key: record.offset for record in await read(client, "table")}
         assert found == newest
         await client.delete_topic("table")
     await client.expect_service()
@@ -224,9 +224,11 @@ async def test_kill_9_while_logs_are_compacted_loses_no_last_value(data_dir: Pat
             if number == 0:
                 await client.create_topic("table", cleanup_policy="compact", segment_bytes="3200")
             found = await read(client, "table")
-            assert {each.key: each.offset for each in found} | newest == {each.key: each.offset for each in found}
+            assert {record.key: record.offset for record in found} | newest == {
+                record.key: record.offset for record in found
+            }
             newest |= await fill(client, "table", rng, rng.randint(50, 300))
             assert "Traceback" not in child.stderr
             await child.kill()
     async with child_broker(data_dir, *settings) as child, connect(child.port) as client:
-        assert {each.key: each.offset for each in await read(client, "table")} == newest
+        assert {record.key: record.offset for record in await read(client, "table")} == newest

@@ -1,4 +1,4 @@
-"""kill -9 at any moment under load: what was acknowledged, or shown to a consumer, is there, in order, once."""
+"""kill -9 at any moment under load: every record that was acknowledged or visible is in the log, in order, once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDEMPOTENT = [("idempotent", 0), ("idempotent", 1), ("durable", 0)]
 
 
 class Load:
-    """Two producers for each partition, and somebody who reads along."""
+    """Two producers for each partition, and one consumer."""
 
     def __init__(self, rng: random.Random) -> None:
         self.history = History()
@@ -115,7 +115,7 @@ async def test_sigterm_under_load_is_a_clean_stop(data_dir: Path) -> None:
         assert not (data_dir / ".kafka_cleanshutdown").exists()
 
 
-# What recovery makes of damaged files
+# Recovery of damaged files
 
 
 async def fill(data_dir: Path, values: list[bytes], *, clean: bool) -> None:
@@ -155,7 +155,7 @@ async def test_a_bit_that_flips_below_the_recovery_point_is_seen_by_the_client(d
         assert [record.value for record in records_of(await client.fetch("t", 2))] == [b"third", b"fourth"]
 
 
-async def test_a_bit_that_flips_in_what_recovery_scans_keeps_the_valid_prefix(data_dir: Path) -> None:
+async def test_a_flipped_bit_in_the_scanned_part_keeps_the_valid_prefix(data_dir: Path) -> None:
     await fill(data_dir, [b"first", b"second", b"third"], clean=False)
     damaged = bytearray(log_file(data_dir).read_bytes())
     damaged[positions(damaged)[2] - 3] ^= 0x10
@@ -168,7 +168,7 @@ async def test_a_bit_that_flips_in_what_recovery_scans_keeps_the_valid_prefix(da
         assert (await client.produce("t", make_batch(b"new"))).base_offset == 1
         data = bytes((await client.fetch("t", 0)).records)
         assert [(header.base_offset, header.leader_epoch) for _, header in iter_headers(data)] == [(0, 0), (1, 1)]
-        # Whoever had read all three is told where the logs part, and does not take the new record for the old one.
+        # A client that had read all three gets the diverging epoch, and does not take the new record for the old one.
         for offset in (2, 3):
             members = fetch_members({("t", 0): offset})
             members["topics"][0].partitions[0].last_fetched_epoch = 0
@@ -178,7 +178,7 @@ async def test_a_bit_that_flips_in_what_recovery_scans_keeps_the_valid_prefix(da
 
 
 async def test_a_log_that_lost_a_whole_batch_begins_a_new_epoch_too(data_dir: Path) -> None:
-    """Nothing in its files tells that it is shorter; and a second crash may come before the new epoch is stored."""
+    """The files do not show that the log is shorter, and a second crash may precede the store of the new epoch."""
     await fill(data_dir, [b"first", b"second"], clean=False)
     whole = log_file(data_dir).read_bytes()
     log_file(data_dir).write_bytes(whole[: positions(whole)[1]])
@@ -224,7 +224,7 @@ async def test_a_crash_keeps_sequences(data_dir: Path) -> None:
                 "t", make_batch(bytes(300), producer_id=producer_id, sequence=number)
             )
         out_of_order = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert [each.error_code for each in answers.values()] == [0, out_of_order, 0, out_of_order]
+        assert [answer.error_code for answer in answers.values()] == [0, out_of_order, 0, out_of_order]
         assert (answers[29].base_offset, answers[30].base_offset) == (29, 30)
         assert await client.new_producer_id() > producer_id
 

@@ -1,4 +1,4 @@
-"""kill -9 while topics come and go and old segments are deleted: what was answered holds."""
+"""kill -9 while topics are created and deleted and old segments are deleted: every answer still holds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_AUTO_CREATE = "--set=auto.create.topics.enable=false"
 
 
 class Topics:
-    """What was answered: names that are there, with what their one record says; names that are gone."""
+    """Answers that clients got: names of existing topics with their one record, and names of deleted topics."""
 
     def __init__(self, rng: random.Random) -> None:
         self.there: dict[str, tuple[bytes, bytes]] = {}
@@ -40,7 +40,7 @@ class Topics:
     async def _turn(self, client: Client) -> None:
         if self.there and self._rng.random() < 0.4:
             name = self._rng.choice(sorted(self.there))
-            del self.there[name]  # until it is answered nobody knows
+            del self.there[name]  # unknown until the request is answered
             await client.delete_topic(name)
             self.gone.add(name)
             return

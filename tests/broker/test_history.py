@@ -1,4 +1,4 @@
-"""The checker of the crash tests sees what it is there to see."""
+"""The checker of the crash tests finds lost, duplicated and reordered records."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ async def test_a_whole_log_passes_also_with_more_than_was_acknowledged(history: 
         (Stored(), "lost 3 of 3"),
         (Stored(b"a:0", b"a:1", b"b:0", first=1), "holes"),
         (Stored(b"a:0", b"a:1", b"b:0", b"a:1"), "twice"),
-        (Stored(b"a:0", b"a:1", b"b:0", b"c:5", b"c:4"), "comes after"),
+        (Stored(b"a:0", b"a:1", b"b:0", b"c:5", b"c:4"), "follows"),
     ],
 )
-async def test_what_is_lost_doubled_or_shuffled_is_seen(history: History, stored: Stored, problem: str) -> None:
+async def test_lost_duplicated_or_reordered_records_are_found(history: History, stored: Stored, problem: str) -> None:
     with pytest.raises(AssertionError, match=problem):
         await check(history, stored)
 
@@ -60,7 +60,7 @@ def test_two_values_at_one_offset_are_seen(history: History) -> None:
         history.learn(PARTITION, 1, b"other:0")
 
 
-async def test_what_one_check_has_seen_the_next_must_see_too(history: History) -> None:
+async def test_records_that_one_check_has_seen_must_be_in_the_next(history: History) -> None:
     await check(history, Stored(b"a:0", b"a:1", b"b:0", b"b:1"))
     with pytest.raises(AssertionError, match="lost 1 of 4"):
         await check(history, Stored(b"a:0", b"a:1", b"b:0"))

@@ -1,4 +1,4 @@
-"""The idempotent producer: what it sends again is there once, what it skips is refused, also after a restart."""
+"""Idempotent producers: a repeated batch is stored once, a gap is refused, also after a restart."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ async def test_sequences_go_on_after_a_clean_restart(start_broker: StartBroker, 
         assert await send(client, producer_id, sequence) == (0, sequence)
     await broker.stop()
     client = await connect_to(await start_broker())
-    # Kafka's snapshots keep the last batch of a producer, no more.
+    # Kafka's snapshots keep the last batch of a producer, no more: an older one is not known as a repeat.
+    assert await send(client, producer_id, 8) == OUT_OF_ORDER
     assert await send(client, producer_id, 10) == (0, 10)
     assert await send(client, producer_id, 14) == OUT_OF_ORDER
     assert await send(client, producer_id, 12) == (0, 12)
@@ -82,5 +83,5 @@ async def test_repeats_within_one_run_of_frames_are_stored_once(client: Client) 
     frames = [client.encode("Produce", 9, **produce_members("t", batch)) for batch in batches]
     await client.send_bytes(b"".join(frames))
     answers = [(await client.receive()).responses[0].partition_responses[0] for _ in batches]
-    assert [(each.error_code, each.base_offset) for each in answers] == [(0, 0), (0, 1), (0, 1), (0, 0), (0, 2)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, 0), (0, 1), (0, 1), (0, 0), (0, 2)]
     assert [record.value for record in await client.read_all("t")] == [b"0", b"1", b"2"]

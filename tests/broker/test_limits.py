@@ -1,4 +1,4 @@
-"""Limits that are changed while a broker runs act at once, and are there again after a restart."""
+"""Limits that are changed while a broker runs act at once, and are kept over a restart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def be_served(port: int) -> None:
 
 
 async def is_refused(port: int) -> bool:
-    """It is closed, or nobody answers for a while."""
+    """Whether the connection is closed, or gets no response for a while."""
     with trio.move_on_after(0.3):
         try:
             await be_served(port)
@@ -91,7 +91,7 @@ async def test_an_address_that_connects_too_fast_is_refused(data_dir: Path) -> N
 
 
 async def is_throttled(client: Client) -> bool:
-    """By twenty seconds or so: not to be read for a while is enough."""
+    """The mute lasts about twenty seconds; the test only checks that the connection is not read for a while."""
     assert (await client.produce("t", make_batch(b"x" * 300_000))).error_code == 0
     with trio.move_on_after(0.1) as scope:
         await client.ask("ApiVersions", 2)

@@ -1,4 +1,4 @@
-"""Fetches that wait: for bytes, for their time, for the end of their topic. The clock jumps, so nobody sleeps."""
+"""Fetches that wait: for bytes, for their time, for the end of their topic. The clock jumps, so no test sleeps."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_min_bytes_are_waited_for_across_partitions(
                 await trio.testing.wait_all_tasks_blocked(0.02)
                 assert timed.answer is None
                 await client.produce("t", make_batch(bytes(100)), partition=partition)
-    assert sum(len(each.records) for each in partitions_of(timed.answer)) == 3 * size
+    assert sum(len(partition.records) for partition in partitions_of(timed.answer)) == 3 * size
 
 
 async def test_min_bytes_are_found_also_when_a_run_of_frames_rolls_segments(
@@ -151,7 +151,7 @@ async def test_at_least_one_batch_comes_however_large(client: Client) -> None:
     first, second = partitions_of(await client.ask("Fetch", 11, **members))
     assert [record.offset for record in records_of(first)] == [0]
     assert not second.records
-    # Before v3 a client got what fits, and told a too large message from a partial one.
+    # Before v3 a client got as many bytes as fit, and recognised a too large message by its partial bytes.
     assert not records_of(await client.fetch("t", 0, version=2, partition_max_bytes=100))
 
 
@@ -188,12 +188,12 @@ async def test_a_deleted_topic_that_comes_back_has_another_id_and_nothing_of_the
 # Sessions (KIP-227)
 
 
-async def test_a_session_tells_only_what_is_new(client: Client) -> None:
+async def test_a_session_sends_only_changes(client: Client) -> None:
     await client.create_topic("t", 2)
     both: dict[Any, int] = {("t", 0): 0, ("t", 1): 0}
     full = await client.ask("Fetch", 11, **fetch_members(both, session_epoch=0))
     assert full.session_id != 0
-    assert [each.partition_index for each in partitions_of(full)] == [0, 1]
+    assert [partition.partition_index for partition in partitions_of(full)] == [0, 1]
 
     async def go_on(epoch: int, changed: dict[Any, int], **members: Any) -> Any:
         members = fetch_members(changed, session_id=full.session_id, session_epoch=epoch, **members)
@@ -247,4 +247,4 @@ async def test_a_waiting_session_is_woken_with_just_the_partition_that_grew(
             )
             await trio.testing.wait_all_tasks_blocked(0.05)
             await client.produce("t", make_batch(b"v"), partition=2)
-    assert [each.partition_index for each in partitions_of(timed.answer)] == [2]
+    assert [partition.partition_index for partition in partitions_of(timed.answer)] == [2]

@@ -26,19 +26,19 @@ async def move(client: Client, path: Path, *partitions: tuple[str, int]) -> list
     topics = [messages.AlterReplicaLogDirTopic(name=name, partitions=[index]) for name, index in partitions]
     asked = [messages.AlterReplicaLogDir(path=str(path), topics=topics)]
     response = await client.ask("AlterReplicaLogDirs", 2, dirs=asked)
-    return [each.error_code for topic in response.results for each in topic.partitions]
+    return [partition.error_code for topic in response.results for partition in topic.partitions]
 
 
 async def where(client: Client) -> dict[tuple[str, int], dict[str, tuple[bool, int]]]:
-    """Each partition's directories: whether it is on its way there, and how far behind."""
+    """Returns for each partition its directories: whether the replica there is a future one, and its lag."""
     response = await client.ask("DescribeLogDirs", 4, topics=None)
     found: dict[tuple[str, int], dict[str, tuple[bool, int]]] = {}
     for result in response.results:
         assert result.error_code == 0
         for topic in result.topics:
-            for each in topic.partitions:
-                places = found.setdefault((topic.name, each.partition_index), {})
-                places[Path(result.log_dir).name] = (each.is_future_key, each.offset_lag)
+            for partition in topic.partitions:
+                places = found.setdefault((topic.name, partition.partition_index), {})
+                places[Path(result.log_dir).name] = (partition.is_future_key, partition.offset_lag)
     return found
 
 
@@ -46,7 +46,7 @@ async def wait_moved(client: Client, directory: str, *partitions: tuple[str, int
     with trio.fail_after(PATIENCE_SECONDS):
         while True:
             found = await where(client)
-            if all(found[each] == {directory: (False, 0)} for each in partitions):
+            if all(found[partition] == {directory: (False, 0)} for partition in partitions):
                 return
 
 
@@ -54,7 +54,7 @@ async def throttle(client: Client, bytes_per_second: int) -> None:
     config = incremental_alter_configs.AlterableConfig(name=THROTTLE, config_operation=0, value=str(bytes_per_second))
     resource = incremental_alter_configs.AlterConfigsResource(resource_type=4, resource_name="1", configs=[config])
     response = await client.ask("IncrementalAlterConfigs", 1, resources=[resource])
-    assert [each.error_code for each in response.responses] == [0]
+    assert [topic.error_code for topic in response.responses] == [0]
 
 
 async def test_partitions_are_spread_and_move_where_they_are_told(data_dir: Path, tmp_path: Path) -> None:

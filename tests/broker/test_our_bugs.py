@@ -1,4 +1,4 @@
-"""What goes wrong inside of us: an error to the one who asked, a line in the log, and the others go on."""
+"""Bugs of the broker: the client gets an error, the log a line, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.log.filesystem import OsFile
+from kbroker.log.files.filesystem import OsFile
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages.produce import PartitionProduceData, TopicProduceData
 from kbroker.testing.running_broker import RunningBroker
@@ -67,7 +67,7 @@ async def test_a_bug_in_a_write_harms_one_partition_and_leaves_nothing_half_writ
     failed, written = response.responses[0].partition_responses
     assert (failed.error_code != 0, written.error_code, written.base_offset) == (True, 0, 0)
     monkeypatch.setattr(OsFile, "write_at", write_at)
-    # Other bytes in the buffer that the failed batch came in; then the batch again, by another way.
+    # Overwrite the receive buffer of the failed batch; then send the batch again on another connection.
     assert (await client.produce("t", make_batch(b"?" * 500), partition=1)).error_code == 0
     other = await connect_to(broker)
     for partition, batch in enumerate(batches):

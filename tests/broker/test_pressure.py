@@ -54,12 +54,12 @@ async def test_a_client_that_never_reads_is_held_back_and_others_are_served(
     deaf = await connect_to(broker)
     turn = encode_request("Fetch", version, 1, **fetch_members({("t", 0): 0})) * 1000
     before = resident_bytes()
-    # The kernel holds some megabytes between us; the answers would come to hundreds of gigabytes.
+    # The kernel holds some megabytes between us; the responses would be hundreds of gigabytes.
     with trio.CancelScope() as until_blocked:
         for _ in range(32 * MB // len(turn)):
             until_blocked.deadline = trio.current_time() + 1
             await deaf.send_bytes(turn)
-    assert until_blocked.cancelled_caught, "the broker reads on although nobody takes its answers"
+    assert until_blocked.cancelled_caught, "the broker reads on although its responses are not read"
     assert resident_bytes() - before < 64 * MB
     for _ in range(3):
         assert (await client.produce("t", make_batch(b"v"))).error_code == 0
@@ -87,7 +87,7 @@ async def produce_large(client: Client, partition: int) -> None:
 async def test_hundreds_of_connections_at_once_are_all_served(broker: RunningBroker, client: Client) -> None:
     await client.create_topic("t", 4)
     arrived = 0
-    everybody = trio.Event()
+    all_connected = trio.Event()
 
     async def come_and_produce(number: int) -> None:
         nonlocal arrived
@@ -95,8 +95,8 @@ async def test_hundreds_of_connections_at_once_are_all_served(broker: RunningBro
             await one.expect_service()
             arrived += 1
             if arrived == 300:
-                everybody.set()
-            await everybody.wait()
+                all_connected.set()
+            await all_connected.wait()
             assert (await one.produce("t", make_batch(b"%d" % number), partition=number % 4)).error_code == 0
 
     async with trio.open_nursery() as nursery:
@@ -144,7 +144,9 @@ def has_deleted_directory(data_dir: Path) -> bool:
     return any(path.name.endswith("-delete") for path in data_dir.iterdir())
 
 
-async def test_many_who_create_one_topic_at_once_create_it_once(broker: RunningBroker, connect_to: Connect) -> None:
+async def test_many_clients_that_create_one_topic_at_once_create_it_once(
+    broker: RunningBroker, connect_to: Connect
+) -> None:
     clients = [await connect_to(broker) for _ in range(10)]
     codes: list[int] = []
     names: list[str] = []

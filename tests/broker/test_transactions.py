@@ -32,7 +32,7 @@ async def wait_state(client: Client, name: str, state: str) -> None:
 
 
 @EITHER
-async def test_what_is_committed_is_read_and_what_is_aborted_or_open_is_not(client: Client, version: int) -> None:
+async def test_committed_records_are_read_and_aborted_or_open_ones_are_not(client: Client, version: int) -> None:
     await client.create_topic("t", 2)
     pay = await producer(client, version)
     for number, is_commit in enumerate([True, False, True, False]):
@@ -58,7 +58,9 @@ async def test_offsets_end_where_the_open_transaction_begins(client: Client, ver
     await pay.abort()
     assert (await end_offset(client, "t", 0), await end_offset(client, "t", 1)) == (4, 4)
     answer = await client.fetch("t", 0, isolation_level=1)
-    assert [(each.producer_id, each.first_offset) for each in answer.aborted_transactions] == [(pay.producer_id, 1)]
+    assert [(aborted.producer_id, aborted.first_offset) for aborted in answer.aborted_transactions] == [
+        (pay.producer_id, 1)
+    ]
     assert (await client.fetch("t", 0, isolation_level=0)).aborted_transactions is None
 
 
@@ -170,7 +172,7 @@ async def test_idle_ids_are_forgotten(start_broker: StartBroker, connect_to: Con
     assert (await pay.end_once(is_commit=True)).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-# What partitions take
+# Verification by partitions
 
 
 async def test_records_outside_a_transaction_are_refused(client: Client) -> None:
@@ -182,7 +184,7 @@ async def test_records_outside_a_transaction_are_refused(client: Client) -> None
     assert await pay.send_once("t", b"x", partition=1) == ErrorCode.INVALID_TXN_STATE
     await pay.commit()
     assert await pay.send_once("t", b"x") == ErrorCode.INVALID_TXN_STATE
-    assert [each.value for each in await client.read_all("t", partition=1)] == []
+    assert [record.value for record in await client.read_all("t", partition=1)] == []
     plain = make_batch(b"x", producer_id=pay.producer_id, epoch=0, sequence=1)
     assert (await client.produce("t", plain)).error_code == 0
     await pay.send("t")
@@ -192,7 +194,9 @@ async def test_records_outside_a_transaction_are_refused(client: Client) -> None
     assert (await client.produce("t", plain)).error_code == ErrorCode.INVALID_TXN_STATE
 
 
-async def test_without_verification_partitions_take_what_comes(start_broker: StartBroker, connect_to: Connect) -> None:
+async def test_without_verification_partitions_accept_all_batches(
+    start_broker: StartBroker, connect_to: Connect
+) -> None:
     client = await connect_to(await start_broker({"transaction.partition.verification.enable": "false"}))
     await client.create_topic("t")
     pay = await producer(client, 0)
@@ -224,13 +228,13 @@ async def test_brokers_ask_for_many_transactions_at_once(client: Client) -> None
     for version, missing in ((4, ErrorCode.INVALID_TXN_STATE), (5, ErrorCode.TRANSACTION_ABORTABLE)):
         answer = await client.ask("AddPartitionsToTxn", version, transactions=asked[:2])
         codes = [
-            [each.partition_error_code for each in result.topic_results[0].results_by_partition]
+            [partition.partition_error_code for partition in result.topic_results[0].results_by_partition]
             for result in answer.results_by_transaction
         ]
         assert codes == [[0, missing], [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2]
     answer = await client.ask("AddPartitionsToTxn", 5, transactions=asked[2:])
     results = answer.results_by_transaction[0].topic_results[0].results_by_partition
-    assert [each.partition_error_code for each in results] == [0, 0]
+    assert [result.partition_error_code for result in results] == [0, 0]
     assert (await client.ask("AddPartitionsToTxn", 5, transactions=[])).error_code == 0
 
 
@@ -246,7 +250,7 @@ async def test_a_topic_that_is_deleted_does_not_keep_its_transaction_from_ending
     assert await read_committed(client, "t") == [b"x"]
 
 
-async def test_the_coordinator_is_not_there_before_somebody_looked_for_it(client: Client) -> None:
+async def test_the_coordinator_is_not_available_before_a_client_has_looked_for_it(client: Client) -> None:
     pay = TransactionalProducer(client, "pay")
     assert (await pay.init_once()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     await pay.find_coordinator()
@@ -330,7 +334,7 @@ async def test_open_offsets_are_still_open_after_a_restart(start_broker: StartBr
 # Admin
 
 
-async def test_transactions_are_listed_by_what_one_asks_for(client: Client) -> None:
+async def test_transactions_are_listed_by_filters(client: Client) -> None:
     await client.create_topic("t")
     open_one = await producer(client, 2, "open")
     await open_one.send("t", b"x")
@@ -340,7 +344,7 @@ async def test_transactions_are_listed_by_what_one_asks_for(client: Client) -> N
         asked = {"state_filters": [], "producer_id_filters": [], **members}
         answer = await client.ask("ListTransactions", version, **asked)
         assert answer.error_code == 0
-        return sorted(each.transactional_id for each in answer.transaction_states)
+        return sorted(state.transactional_id for state in answer.transaction_states)
 
     assert await listed() == await listed(0) == ["idle", "open"]
     assert await listed(state_filters=["Ongoing"]) == ["open"]
@@ -363,13 +367,13 @@ async def test_a_transaction_is_described(client: Client) -> None:
     found, unnamed, missing = answer.transaction_states
     assert (found.transaction_state, found.transaction_timeout_ms) == ("Ongoing", 12_345)
     assert (found.producer_id, found.producer_epoch) == (pay.producer_id, pay.epoch)
-    assert [(each.topic, each.partitions) for each in found.topics] == [("t", [1])]
+    assert [(topic.topic, topic.partitions) for topic in found.topics] == [("t", [1])]
     assert unnamed.error_code == ErrorCode.INVALID_REQUEST
     assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_an_admin_ends_what_hangs_in_a_partition(client: Client, version: int) -> None:
+async def test_an_admin_ends_a_hanging_transaction(client: Client, version: int) -> None:
     await client.create_topic("t")
     pay = await producer(client, 0)
     await pay.send("t", b"x")
@@ -382,7 +386,7 @@ async def test_an_admin_ends_what_hangs_in_a_partition(client: Client, version: 
         coordinator_epoch=0,
     )
     answer = await client.ask("WriteTxnMarkers", version, markers=[marker])
-    codes = [each.error_code for each in answer.markers[0].topics[0].partitions]
+    codes = [partition.error_code for partition in answer.markers[0].topics[0].partitions]
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert await end_offset(client, "t", 1) == 2
     assert await read_committed(client, "t") == []

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of transactions: what was answered holds, what was decided is carried out, nothing hangs."""
+"""kill -9 in the middle of transactions: answers hold, decided transactions are completed, nothing hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def wait_loaded(client: Client, name: str) -> str:
-    """The state of a transaction once its coordinator is there."""
+    """Returns the state of a transaction once its coordinator is available."""
     with trio.fail_after(30):
         while True:
             answer = await client.ask("DescribeTransactions", 0, transactional_ids=[name])
@@ -44,7 +44,7 @@ async def test_a_transaction_goes_on_after_a_crash(data_dir: Path) -> None:
         assert await read_committed(client, "t") == [b"before", b"after"]
 
 
-async def test_what_nobody_ends_after_a_crash_times_out(data_dir: Path) -> None:
+async def test_a_transaction_that_is_not_ended_after_a_crash_times_out(data_dir: Path) -> None:
     async with child_broker(data_dir) as child, connect(child.port) as client:
         await client.create_topic("t")
         pay = await TransactionalProducer(client, "pay").init(timeout_ms=100)
@@ -61,7 +61,7 @@ async def test_what_nobody_ends_after_a_crash_times_out(data_dir: Path) -> None:
 
 
 async def test_crashes_at_any_moment_keep_every_answer(data_dir: Path) -> None:
-    """Both topics have the same, and exactly what was committed, whatever the moment."""
+    """Both topics have the same records: exactly the committed ones, at any moment of the kill."""
     rng = random.Random(7)
     promised: list[bytes] = []
     doubtful: list[bytes] = []
@@ -85,7 +85,7 @@ async def test_crashes_at_any_moment_keep_every_answer(data_dir: Path) -> None:
 async def work(
     pay: TransactionalProducer, number: int, rng: random.Random, promised: list[bytes], doubtful: list[bytes]
 ) -> None:
-    """Until the broker dies."""
+    """Runs until the broker is killed."""
     count = 0
     try:
         while True:
@@ -105,7 +105,7 @@ async def work(
 
 
 async def settled(client: Client, promised: list[bytes], doubtful: list[bytes]) -> bool:
-    """The one whose answer was lost is there in both topics, or in none."""
+    """The transaction whose response was lost is in both topics, or in none."""
     found = await read_committed(client, "a")
     assert found == await read_committed(client, "b")
     assert found in (promised, promised + doubtful)

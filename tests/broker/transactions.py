@@ -47,7 +47,7 @@ class TransactionalProducer:
         return await self.client.ask("InitProducerId", version, **asked)
 
     async def init(self, *, timeout_ms: int = 60_000) -> TransactionalProducer:
-        """Comes again as long as it is told to."""
+        """Retries while the error is retriable."""
         await self.find_coordinator()
         again = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         answer = await self.init_once(timeout_ms=timeout_ms)
@@ -65,10 +65,10 @@ class TransactionalProducer:
         topics = [add_partitions_to_txn.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))]
         answer = await self.client.ask("AddPartitionsToTxn", version, v3_and_below_topics=topics, **asked)
         results = answer.results_by_topic_v3_and_below[0].results_by_partition
-        return [each.partition_error_code for each in results]
+        return [result.partition_error_code for result in results]
 
     async def send_once(self, topic: str, value: bytes, *, partition: int = 0, version: int | None = None) -> int:
-        """The error code; what was accepted counts up the sequence."""
+        """Returns the error code. An accepted batch advances the sequence."""
         sequence = self.sequences.get((topic, partition), 0)
         batch = build_batch(
             [Record(0, now_ms(), b"k", value)],
@@ -114,7 +114,7 @@ class TransactionalProducer:
     async def commit_offset(
         self, group: str, topic: str, offset: int, *, version: int | None = None, **members: Any
     ) -> int:
-        """With the transaction; the error code."""
+        """Commits offsets in the transaction. Returns the error code."""
         partition = txn_offset_commit.TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=""
         )
@@ -133,7 +133,7 @@ class TransactionalProducer:
 
 
 async def read_committed(client: Client, topic: str, *, partition: int = 0) -> list[bytes]:
-    """As a consumer does it: up to the last stable offset, without what the answer says is aborted."""
+    """Reads as a read_committed consumer: up to the last stable offset, without aborted transactions."""
     found: list[bytes] = []
     offset = 0
     while True:
@@ -141,7 +141,7 @@ async def read_committed(client: Client, topic: str, *, partition: int = 0) -> l
         assert answer.error_code == 0
         if offset >= answer.last_stable_offset:
             return found
-        starts = [(each.first_offset, each.producer_id) for each in answer.aborted_transactions]
+        starts = [(aborted.first_offset, aborted.producer_id) for aborted in answer.aborted_transactions]
         heapq.heapify(starts)
         aborted: set[int] = set()
         data = bytes(answer.records)
@@ -155,7 +155,7 @@ async def read_committed(client: Client, topic: str, *, partition: int = 0) -> l
                 if marker is not None and not marker.is_commit:
                     aborted.discard(header.producer_id)
             elif header.producer_id not in aborted:
-                found += [each.value or b"" for each in records]
+                found += [record.value or b"" for record in records]
 
 
 async def end_offset(client: Client, topic: str, isolation_level: int) -> int:

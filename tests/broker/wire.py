@@ -1,4 +1,4 @@
-"""A raw client on our own compiled codecs: it sends what it is told, also what no honest client would."""
+"""Raw client on the compiled codecs: it sends any bytes, also ones that no correct client would send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kbroker.protocol.registry import APIS, Api
 
 __all__ = ["Client", "connect", "encode_request", "records_of"]
 
-BY_NAME: dict[str, Api] = {each.name: each for each in APIS}
+BY_NAME: dict[str, Api] = {api.name: api for api in APIS}
 PATIENCE_SECONDS = 30.0
 MANY_BYTES = 50 * 1024 * 1024
 
@@ -77,7 +77,7 @@ class Client:
         api_name, version, asked_id = self._asked.pop(0)
         frame = await self.receive_frame()
         correlation_id, response = decode_response(api_name, version, frame)
-        assert correlation_id == asked_id, "answers came in another order than the requests"
+        assert correlation_id == asked_id, "responses are not in the order of the requests"
         return response
 
     async def receive_frame(self) -> bytes:
@@ -90,7 +90,7 @@ class Client:
         return frame
 
     async def wait_closed(self) -> bytes:
-        """Everything that still comes until the broker closes the connection."""
+        """Returns all bytes until the broker closes the connection."""
         with trio.fail_after(PATIENCE_SECONDS):
             try:
                 while data := await self.stream.receive_some():
@@ -146,7 +146,7 @@ class Client:
         max_bytes: int = MANY_BYTES,
         **members: Any,
     ) -> Any:
-        """The answer for the one partition; does not wait unless told."""
+        """Returns the response for the one partition. Does not wait by default."""
         await self.send("Fetch", version, **fetch_members({(topic, partition): offset}, max_bytes=max_bytes, **members))
         return (await self.receive()).responses[0].partitions[0]
 

@@ -1,4 +1,4 @@
-"""The command line in this process: in a thread, beside a broker in the test's own loop."""
+"""Runs the command line in a thread of the test process, with a broker in the test's event loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
 
 @pytest.fixture
 def call(broker: RunningBroker, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`await call("topics", "list")` against the broker; `stdin` is what comes from a pipe."""
+    """Returns `call`: `await call("topics", "list")` runs a command against the broker, with `stdin` as a pipe."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", f"{broker.host}:{broker.port}")
 
     async def run(*arguments: str, stdin: bytes = b"") -> Outcome:

@@ -1,4 +1,4 @@
-"""`kbroker dump-log`: what lies in the files, also where they are damaged."""
+"""`kbroker dump-log`: contents of partition files, also of corrupt ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_batches_are_shown_in_kafkas_words(run: Run, segment: Path) -> None:
     assert "isControl: true" in second
 
 
-def test_records_are_shown_when_asked_for(run: Run, segment: Path) -> None:
+def test_records_are_shown_with_print_data_log(run: Run, segment: Path) -> None:
     lines = run(segment, "--print-data-log")[1].splitlines()
     assert lines[3] == (
         f"| offset: 7 CreateTime: {TIME} keySize: 1 valueSize: 1 sequence: -1 headerKeys: [h] key: k payload: v"
@@ -71,7 +71,7 @@ def test_json_has_everything(run: Run, segment: Path) -> None:
     assert (second["control"], second["position"]) == (True, first["size"])
 
 
-def test_a_directory_stands_for_its_segments(run: Run, segment: Path) -> None:
+def test_a_directory_dumps_all_its_segments(run: Run, segment: Path) -> None:
     segment.with_name("00000000000000000000.log").touch()
     out = run(segment.parent)[1]
     assert [line for line in out.splitlines() if line.startswith("Log")] == [
@@ -80,7 +80,7 @@ def test_a_directory_stands_for_its_segments(run: Run, segment: Path) -> None:
     ]
 
 
-def test_damage_is_shown_and_does_not_stop_it(run: Run, segment: Path) -> None:
+def test_corrupt_batches_are_shown_and_do_not_stop_the_dump(run: Run, segment: Path) -> None:
     content = bytearray(segment.read_bytes())
     content[70] ^= 1
     segment.write_bytes(content + b"garbage")
@@ -91,17 +91,17 @@ def test_damage_is_shown_and_does_not_stop_it(run: Run, segment: Path) -> None:
     assert "isvalid: true" in out
     assert lines[-1] == f"Found 7 invalid bytes at the end of {segment.name}"
     batches = [json.loads(line) for line in run(segment, "--json")[1].splitlines()]
-    assert [each.get("valid") for each in batches] == [False, True, None]
+    assert [batch.get("valid") for batch in batches] == [False, True, None]
     assert "problem" in batches[0]
 
 
-def test_looking_ends_at_the_given_size(run: Run, segment: Path) -> None:
+def test_max_bytes_limits_the_dump(run: Run, segment: Path) -> None:
     size = segment.stat().st_size
     assert run(segment, "--max-bytes", size - 1)[1].count("baseOffset") == 1
     assert run(segment, "--max-bytes", size)[1].count("baseOffset") == 2
 
 
-def test_indexes_are_shown_up_to_their_empty_rest(run: Run, tmp_path: Path) -> None:
+def test_indexes_are_shown_up_to_their_preallocated_rest(run: Run, tmp_path: Path) -> None:
     index = tmp_path / "00000000000000000100.index"
     index.write_bytes(b"".join(number.to_bytes(4, "big") for number in (5, 4096, 9, 8192, 0, 0, 0, 0)))
     assert run(index)[1].splitlines()[1:] == ["offset: 105 position: 4096", "offset: 109 position: 8192"]
@@ -110,7 +110,7 @@ def test_indexes_are_shown_up_to_their_empty_rest(run: Run, tmp_path: Path) -> N
     assert run(time_index, "--json")[1] == json.dumps({"timestamp": TIME, "offset": 105}) + "\n"
 
 
-def test_what_is_no_file_of_a_partition_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_partition_file_is_one_line(run: Run, tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.touch()
     odd = tmp_path / "notes.log"

@@ -1,4 +1,4 @@
-"""`kbroker groups`: what it tells of groups with and without members, and how it moves their offsets."""
+"""`kbroker groups`: describes groups with and without members, resets their offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.connection import Connection, open_connection
+from kbroker.client.connection import BrokerConnection, open_connection
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.consumer_protocol import ASSIGNMENT, SUBSCRIPTION, TopicPartitionAssignment
 from kbroker.protocol.error_codes import ErrorCode
@@ -30,9 +30,9 @@ JOIN, LEAVE, SYNC = api(11), api(13), api(14)
 VERSION_0 = b"\0\0"
 
 
-async def join(connection: Connection, group: str, topic: str, member_id: str = "") -> Any:
+async def join(connection: BrokerConnection, group: str, topic: str, member_id: str = "") -> Any:
     subscription = VERSION_0 + codec(SUBSCRIPTION, 0).to_bytes(SUBSCRIPTION(topics=[topic]))
-    return await connection.ask(
+    return await connection.send(
         JOIN,
         group_id=group,
         session_timeout_ms=30_000,
@@ -46,12 +46,12 @@ async def join(connection: Connection, group: str, topic: str, member_id: str = 
 
 @asynccontextmanager
 async def member(broker: RunningBroker, group: str, topic: str, partitions: list[int]) -> AsyncIterator[str]:
-    """Somebody who owns these partitions; yields who it is."""
-    async with open_connection(Address(broker.host, broker.port), client_id="somebody") as connection:
+    """Joins the group as a member that owns these partitions; yields its member id."""
+    async with open_connection(Address(broker.host, broker.port), client_id="reader-01") as connection:
         joined = await join(connection, group, topic)
         assert joined.error_code == ErrorCode.NONE
         owned = ASSIGNMENT(assigned_partitions=[TopicPartitionAssignment(topic=topic, partitions=partitions)])
-        synced = await connection.ask(
+        synced = await connection.send(
             SYNC,
             group_id=group,
             generation_id=joined.generation_id,
@@ -71,7 +71,7 @@ async def member(broker: RunningBroker, group: str, topic: str, partitions: list
 
 @pytest.fixture
 async def billing(call: Call) -> str:
-    """A group that has read all ten of partition 0 of orders; partition 1 has ten more that it has not seen."""
+    """Returns a group that has consumed partition 0 of orders. Partitions 0 and 1 have ten records each."""
     await call("topics", "create", "orders", "--partitions", "2")
     for partition in ("0", "1"):
         lines = [json.dumps({"value": str(number), "timestamp": 1000 + number}) for number in range(10)]
@@ -81,16 +81,14 @@ async def billing(call: Call) -> str:
 
 
 def rows(outcome: Outcome) -> list[tuple[Any, ...]]:
-    """Of a reset or an import: topic, partition, current, new."""
+    """Returns topic, partition, current and new offset of a reset or an import."""
     assert outcome.code == 0, outcome.err
-    return [
-        (each["topic"], each["partition"], each["current"], each["new"]) for each in json.loads(outcome.out)["offsets"]
-    ]
+    return [(row["topic"], row["partition"], row["current"], row["new"]) for row in json.loads(outcome.out)["offsets"]]
 
 
 async def offsets_of(call: Call, group: str) -> dict[int, int | None]:
     (described,) = json.loads((await call("groups", "describe", group, "--json")).out)
-    return {each["partition"]: each["current"] for each in described["offsets"]}
+    return {row["partition"]: row["current"] for row in described["offsets"]}
 
 
 async def test_groups_are_listed_and_filtered(call: Call, billing: str, broker: RunningBroker) -> None:
@@ -107,7 +105,7 @@ async def test_groups_are_listed_and_filtered(call: Call, billing: str, broker: 
     assert (await call("groups", "list", "--type", "share")) == (
         0,
         "",
-        "there are no groups like that: a group is there once a consumer joins it or commits for it\n",
+        "No matching groups.\n",
     )
     code, _, err = await call("groups", "list", "--state", "Sleepy")
     assert (code, err.count("\n")) == (2, 1)
@@ -125,7 +123,7 @@ async def test_a_group_is_described_with_members_and_lag(call: Call, billing: st
         {
             "member": member_id,
             "instance": "shelf-1",
-            "client": "somebody",
+            "client": "reader-01",
             "host": "/127.0.0.1",
             "assignment": {"orders": [0, 1]},
         }
@@ -136,16 +134,16 @@ async def test_a_group_is_described_with_members_and_lag(call: Call, billing: st
         {"partition": 1, "current": None, "lag": None, **owned},
     ]
     assert table.startswith(f"billing: classic group, Stable, 1 member, assignor range, coordinator 1 at {broker.host}")
-    assert "TOPIC   PARTITION  CURRENT  LOG END  LAG  CLIENT    HOST        MEMBER" in table
+    assert "TOPIC   PARTITION  CURRENT  LOG END  LAG  CLIENT     HOST        MEMBER" in table
     assert "orders:0,1" in table
 
 
-async def test_a_partition_that_nobody_has_is_shown_without_an_end(
+async def test_a_partition_of_an_unknown_topic_has_no_end_offset(
     call: Call, billing: str, broker: RunningBroker
 ) -> None:
     async with member(broker, billing, "nowhere", [0]):
         (described,) = json.loads((await call("groups", "describe", billing, "--json")).out)
-    ends = {each["topic"]: (each["log_end"], each["lag"]) for each in described["offsets"]}
+    ends = {row["topic"]: (row["log_end"], row["lag"]) for row in described["offsets"]}
     assert ends == {"nowhere": (None, None), "orders": (10, 0)}
 
 
@@ -160,7 +158,7 @@ async def test_a_partition_that_nobody_has_is_shown_without_an_end(
         (("--to-time", "1m"), [10, 10]),
     ],
 )
-async def test_a_reset_shows_first_and_moves_when_told(
+async def test_a_reset_is_a_dry_run_unless_execute(
     call: Call, billing: str, where: tuple[str, ...], new: list[int]
 ) -> None:
     arguments = ("groups", "reset-offsets", billing, "--topic", "orders", *where, "--json")
@@ -174,30 +172,30 @@ async def test_a_reset_shows_first_and_moves_when_told(
 async def test_a_reset_takes_partitions_and_shifts(call: Call, billing: str) -> None:
     shift = ("groups", "reset-offsets", billing, "--topic", "orders:0", "--shift-by", "-4")
     dry = await call(*shift)
-    assert (dry.code, dry.err) == (0, "dry run, nothing was changed: add --execute to do it\n")
+    assert (dry.code, dry.err) == (0, "Dry run: nothing was changed. Add --execute to apply.\n")
     assert dry.out.splitlines() == [
         "TOPIC   PARTITION  CURRENT  NEW  LOG END  LAG",
         "orders          0       10    6       10    4",
     ]
-    assert (await call(*shift, "--execute")).out.endswith("group billing moved\n")
+    assert (await call(*shift, "--execute")).out.endswith("Reset offsets of group billing.\n")
     assert await offsets_of(call, billing) == {0: 6}
     code, _, err = await call("groups", "reset-offsets", billing, "--topic", "orders", "--shift-by", "1")
     assert (code, err) == (
         1,
-        "kbroker: group billing has no offset for orders 1 to shift: name one with --to\n",
+        "kbroker: Group 'billing' has no committed offset for orders-1. Use --to instead of --shift-by.\n",
     )
     beyond = await call("groups", "reset-offsets", billing, "--all-topics", "--shift-by", "100", "--json")
     assert rows(beyond) == [("orders", 0, 6, 10)]
-    assert beyond.err == "orders 0: 106 lies outside its log, 10 is the nearest\n"
+    assert beyond.err == "Offset 106 is out of range for orders-0; using 10.\n"
 
 
-async def test_a_group_that_is_not_there_yet_is_made_by_a_reset(call: Call, billing: str) -> None:
+async def test_a_reset_creates_a_new_group(call: Call, billing: str) -> None:
     made = await call("groups", "reset-offsets", "fresh", "--topic", "orders:1", "--to", "5", "--execute", "--json")
     assert rows(made) == [("orders", 1, None, 5)]
     assert await offsets_of(call, "fresh") == {1: 5}
 
 
-async def test_a_group_with_members_is_left_alone(call: Call, billing: str, broker: RunningBroker) -> None:
+async def test_a_group_with_members_is_not_changed(call: Call, billing: str, broker: RunningBroker) -> None:
     async with member(broker, billing, "orders", [0, 1]):
         for arguments in (
             ("reset-offsets", billing, "--all-topics", "--to", "earliest"),
@@ -208,15 +206,15 @@ async def test_a_group_with_members_is_left_alone(call: Call, billing: str, brok
                 1,
                 "",
                 (
-                    "kbroker: group billing has 1 member (Stable): stop them first, "
-                    "'kbroker groups describe billing' shows who they are\n"
+                    "kbroker: Group 'billing' has 1 member (state Stable). Stop all members first; "
+                    "run 'kbroker groups describe billing' to see them.\n"
                 ),
             )
         assert await offsets_of(call, billing) == {0: 10, 1: None}
 
 
 @pytest.mark.parametrize("file_format", ["csv", "json", "kafka"])
-async def test_offsets_go_out_and_come_in_again(call: Call, billing: str, tmp_path: Path, file_format: str) -> None:
+async def test_exported_offsets_can_be_imported(call: Call, billing: str, tmp_path: Path, file_format: str) -> None:
     await call("groups", "reset-offsets", billing, "--topic", "orders:1", "--to", "3", "--execute")
     exported = await call("groups", "export-offsets", billing, "--format", file_format)
     assert exported.code == 0
@@ -233,7 +231,7 @@ async def test_offsets_go_out_and_come_in_again(call: Call, billing: str, tmp_pa
     assert rows(reset) == [("orders", 1, 3, 3)]
 
 
-async def test_only_the_topics_chosen_go_out(call: Call, billing: str) -> None:
+async def test_only_the_selected_topics_are_exported(call: Call, billing: str) -> None:
     await call("groups", "reset-offsets", billing, "--topic", "orders:1", "--to", "3", "--execute")
     arguments = ("groups", "export-offsets", billing, "--format", "kafka", "--topic")
     assert (await call(*arguments, "orders:1")).out == "orders,1,3\n"
@@ -241,7 +239,7 @@ async def test_only_the_topics_chosen_go_out(call: Call, billing: str) -> None:
 
 
 async def test_a_group_is_deleted(call: Call, billing: str) -> None:
-    assert await call("groups", "delete", billing) == (0, "group billing deleted\n", "")
+    assert await call("groups", "delete", billing) == (0, "Deleted group billing.\n", "")
     assert json.loads((await call("groups", "list", "--json")).out) == []
     assert await call("groups", "delete", billing, "--if-exists") == (0, "", "")
 
@@ -255,11 +253,11 @@ async def test_a_group_is_deleted(call: Call, billing: str) -> None:
         ("reset-offsets", "nope", "--all-topics", "--to", "earliest"),
     ],
 )
-async def test_a_group_that_is_not_there_is_one_line(call: Call, arguments: tuple[str, ...]) -> None:
+async def test_an_unknown_group_is_one_line(call: Call, arguments: tuple[str, ...]) -> None:
     assert await call("groups", *arguments) == (
         1,
         "",
-        "kbroker: there is no group nope: 'kbroker groups list' shows those there are\n",
+        "kbroker: Group 'nope' does not exist. Run 'kbroker groups list' to see all groups.\n",
     )
 
 
@@ -279,25 +277,25 @@ async def test_a_group_that_is_not_there_is_one_line(call: Call, arguments: tupl
         (("describe", "g", "--watch", "--interval", "0"), 2),
     ],
 )
-async def test_a_wrong_call_is_one_line(call: Call, arguments: tuple[str, ...], code: int) -> None:
+async def test_a_usage_error_is_one_line(call: Call, arguments: tuple[str, ...], code: int) -> None:
     outcome = await call("groups", *arguments)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (code, "", 1)
 
 
 @pytest.mark.parametrize(
-    ("content", "what"), [(b"", "no offsets"), (b"orders,zero,1\n", "line 1"), (b"\xff\xfe", "UTF-8")]
+    ("content", "words"), [(b"", "no offsets"), (b"orders,zero,1\n", "Line 1"), (b"\xff\xfe", "UTF-8")]
 )
-async def test_a_file_that_is_none_is_one_line(call: Call, billing: str, content: bytes, what: str) -> None:
+async def test_an_invalid_file_is_one_line(call: Call, billing: str, content: bytes, words: str) -> None:
     code, out, err = await call("groups", "import-offsets", billing, stdin=content)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert what in err
+    assert words in err
 
 
-async def test_a_partition_that_is_not_there_is_one_line(call: Call, billing: str) -> None:
+async def test_an_unknown_partition_is_one_line(call: Call, billing: str) -> None:
     code, _, err = await call("groups", "import-offsets", billing, stdin=b"orders,7,1\n")
-    assert (code, "none has number 7" in err) == (1, True)
+    assert (code, "partition 7 does not exist" in err) == (1, True)
     code, _, err = await call("groups", "import-offsets", billing, "--topic", "orders:1", stdin=b"orders,0,1\n")
-    assert (code, err) == (1, "kbroker: the file has no offset for orders 1\n")
+    assert (code, err) == (1, "kbroker: The file has no offset for orders 1\n")
 
 
 def watching(broker: RunningBroker, *arguments: str) -> list[str]:
@@ -322,7 +320,7 @@ async def test_watching_in_a_pipe_repeats_until_an_interrupt(broker: RunningBrok
         assert await process.wait() == 130
         assert b"Traceback" not in await process.stderr.receive_some()
     (first,) = json.loads(seen.splitlines()[0])
-    assert [(each["partition"], each["lag"]) for each in first["offsets"]] == [(0, 0)]
+    assert [(row["partition"], row["lag"]) for row in first["offsets"]] == [(0, 0)]
 
 
 async def test_watching_on_a_terminal_draws_in_place(broker: RunningBroker, call: Call, billing: str) -> None:
@@ -335,7 +333,7 @@ async def test_watching_on_a_terminal_draws_in_place(broker: RunningBroker, call
     seen = b""
     async with trio.lowlevel.FdStream(ours) as screen:
         with trio.fail_after(30):
-            # The cursor goes up a line only to draw over what is there.
+            # The cursor moves up only to redraw.
             while b"\x1b[1A" not in seen:
                 seen += await screen.receive_some()
             process.send_signal(signal.SIGINT)
@@ -343,7 +341,7 @@ async def test_watching_on_a_terminal_draws_in_place(broker: RunningBroker, call
                 while more := await screen.receive_some():
                     seen += more
             except trio.BrokenResourceError:
-                pass  # how Linux says that the other end of a terminal is closed
+                pass  # on Linux: the other end of the terminal is closed
             assert await process.wait() == 130
     assert b"billing: classic group, Empty" in seen
     assert b"\x1b[?25h" in seen, "the cursor is shown again"

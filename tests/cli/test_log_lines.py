@@ -1,4 +1,4 @@
-"""The broker's log: text for people, an object on each line for programs."""
+"""Formats of the broker's log: text, and one JSON object per line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def record(message: str, *arguments: object, extra: dict[str, Any] | None = None
     return made
 
 
-def test_an_object_holds_the_words_and_what_the_line_knows() -> None:
+def test_a_json_line_holds_message_and_extra_fields() -> None:
     line = JsonLines().format(record("topic %s has %d", "orders", 3, extra={"topic": "orders", "partitions": 3}))
     assert json.loads(line) == {
         "time": "2023-11-14T22:13:20.250+00:00",
@@ -39,7 +39,7 @@ def test_an_object_holds_the_words_and_what_the_line_knows() -> None:
     }
 
 
-def test_a_traceback_is_a_field_of_the_one_line() -> None:
+def test_a_traceback_is_a_field_of_the_json_line() -> None:
     try:
         raise ZeroDivisionError("oops\nand more")
     except ZeroDivisionError:
@@ -48,11 +48,11 @@ def test_a_traceback_is_a_field_of_the_one_line() -> None:
     assert json.loads(line)["exception"].endswith("ZeroDivisionError: oops\nand more")
 
 
-def test_a_value_that_json_does_not_know_is_written_as_text() -> None:
-    assert json.loads(JsonLines().format(record("x", extra={"what": {1}})))["what"] == "{1}"
+def test_a_value_that_is_not_json_is_written_as_text() -> None:
+    assert json.loads(JsonLines().format(record("x", extra={"ids": {1}})))["ids"] == "{1}"
 
 
-def test_a_line_for_people_has_time_level_and_words() -> None:
+def test_a_text_line_has_time_level_and_message() -> None:
     line = TextLines().format(record("a %s", "b", extra={"topic": "not shown"}))
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d WARNING a b", line)
 
@@ -66,5 +66,5 @@ def test_a_line_for_people_has_time_level_and_words() -> None:
         ("json", Terminal(), True),
     ],
 )
-def test_auto_writes_for_people_on_a_terminal_only(wanted: str, stream: io.StringIO, expected: bool) -> None:
+def test_auto_means_text_only_on_a_terminal(wanted: str, stream: io.StringIO, expected: bool) -> None:
     assert is_json(wanted, stream) is expected

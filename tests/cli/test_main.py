@@ -1,4 +1,4 @@
-"""The command line as a whole: help at once, one line for what went wrong, and the right exit code."""
+"""The command line as a whole: fast help, errors in one line, exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, stdout and stderr of a call."""
+    """Returns a function that runs a command; it returns exit code, stdout and stderr."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
@@ -37,7 +37,7 @@ def test_help_names_every_command(run: Run, arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_that_begins_as_the_list_says(run: Run, name: str) -> None:
+def test_every_command_has_the_help_of_the_command_list(run: Run, name: str) -> None:
     code, out, _ = run(name, "--help")
     assert code == 0
     assert out.startswith(f"Usage: kbroker {name}")
@@ -69,7 +69,7 @@ def test_sources_that_are_not_installed_say_so(run: Run, monkeypatch: pytest.Mon
         (("serve", "surplus"), "surplus"),
     ],
 )
-def test_a_wrong_call_is_one_line_and_code_2(run: Run, arguments: tuple[str, ...], words: str) -> None:
+def test_a_usage_error_is_one_line_and_code_2(run: Run, arguments: tuple[str, ...], words: str) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
@@ -80,12 +80,12 @@ def test_a_wrong_call_is_one_line_and_code_2(run: Run, arguments: tuple[str, ...
 
 def test_a_failure_is_one_line_and_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
-        raise UserError("the sky is down: hold it up")
+        raise UserError("Something failed. Do this.")
 
     from kbroker.cli import version
 
     monkeypatch.setattr(version.command, "callback", fail)
-    assert run("version") == (1, "", "kbroker: the sky is down: hold it up\n")
+    assert run("version") == (1, "", "kbroker: Something failed. Do this.\n")
 
 
 def test_an_interrupt_is_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_an_interrupt_is_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_help_imports_neither_trio_nor_construct() -> None:
-    """What makes `kbroker --help` quick."""
+    """`kbroker --help` is fast only without these imports."""
     script = (
         "import sys\n"
         "from kbroker.cli.main import main\n"

@@ -1,8 +1,9 @@
-"""`kbroker metadata`: out of one data directory and into another, never beside a broker that runs."""
+"""`kbroker metadata`: export and import between data directories; refused while a broker runs."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import trio
 
 from kbroker.cli.main import main
-from kbroker.cli.metadata import _data_of, _json_of
+from kbroker.cli.metadata import _data_from_json, _data_to_json
 from kbroker.testing.running_broker import running_broker
 from tests.cli.conftest import Call
 
@@ -30,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """What a broker with one topic leaves behind."""
+    """Returns the data directory of a stopped broker with one topic."""
 
     async def make() -> None:
         async with running_broker(tmp_path / "data", topics=[("orders", 2)]):
@@ -40,18 +41,18 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_what_is_imported_is_what_was_exported(run: Run, data_dir: Path, tmp_path: Path) -> None:
+def test_an_import_equals_its_export(run: Run, data_dir: Path, tmp_path: Path) -> None:
     file, copy = tmp_path / "metadata.json", tmp_path / "copy"
     code, out, err = run("export", file, "--data-dir", data_dir)
     assert (code, out) == (0, "")
-    assert "nodes exported" in err
+    assert re.fullmatch(r"Exported \d+ nodes\.\n", err)
     nodes = {node["path"]: node["data"] for node in json.loads(file.read_text())["nodes"]}
     assert set(nodes["/brokers/topics/orders"]["partitions"]) == {"0", "1"}
     assert run("import", file, "--data-dir", copy)[0] == 0
     assert run("export", "--data-dir", copy)[1] == file.read_text()
 
 
-def test_a_broker_starts_from_what_was_imported(run: Run, data_dir: Path, tmp_path: Path) -> None:
+def test_a_broker_starts_from_imported_metadata(run: Run, data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "metadata.json"
     run("export", file, "--data-dir", data_dir)
     copy = tmp_path / "copy"
@@ -67,7 +68,7 @@ def test_a_broker_starts_from_what_was_imported(run: Run, data_dir: Path, tmp_pa
     assert trio.run(names) == ["orders"]
 
 
-def test_metadata_is_replaced_only_when_told(run: Run, data_dir: Path, tmp_path: Path) -> None:
+def test_metadata_is_replaced_only_with_replace(run: Run, data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "metadata.json"
     file.write_text(json.dumps({"format": 1, "nodes": [{"path": "/only", "data": "x"}]}))
     code, _, err = run("import", file, "--data-dir", data_dir)
@@ -77,17 +78,17 @@ def test_metadata_is_replaced_only_when_told(run: Run, data_dir: Path, tmp_path:
     assert json.loads(run("export", "--data-dir", data_dir)[1])["nodes"] == [{"path": "/only", "data": "x"}]
 
 
-async def test_a_broker_that_runs_keeps_its_metadata_to_itself(call: Call, tmp_path: Path) -> None:
+async def test_the_metadata_of_a_running_broker_is_refused(call: Call, tmp_path: Path) -> None:
     for command in ("export", "import"):
         file = tmp_path / "file.json"
         file.write_text('{"format": 1, "nodes": []}')
         code, out, err = await call("metadata", command, str(file), "--data-dir", str(tmp_path / "data"))
         assert (code, out, err.count("\n")) == (1, "", 1)
-        assert "stop it first" in err
+        assert "Stop the broker first" in err
         assert file.read_text() == '{"format": 1, "nodes": []}'
 
 
-def test_a_directory_without_metadata_is_one_line_and_stays_as_it_is(run: Run, tmp_path: Path) -> None:
+def test_a_directory_without_metadata_is_one_line_and_is_not_changed(run: Run, tmp_path: Path) -> None:
     code, out, err = run("export", "--data-dir", tmp_path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert list(tmp_path.iterdir()) == []
@@ -106,7 +107,7 @@ def test_a_directory_without_metadata_is_one_line_and_stays_as_it_is(run: Run, t
         '{"format": 1, "nodes": [{"path": "/a/b", "data": ""}]}',
     ],
 )
-def test_what_is_no_export_is_one_line_and_changes_nothing(run: Run, data_dir: Path, tmp_path: Path, text: str) -> None:
+def test_an_invalid_export_is_one_line_and_changes_nothing(run: Run, data_dir: Path, tmp_path: Path, text: str) -> None:
     before = run("export", "--data-dir", data_dir)[1]
     file = tmp_path / "metadata.json"
     file.write_text(text)
@@ -119,4 +120,4 @@ def test_what_is_no_export_is_one_line_and_changes_nothing(run: Run, data_dir: P
     "data", [b"", b"text", b"\xff\x00", b'{"a":1}', b'{"a": 1}', b'{"base64":"AA=="}', b"[1]", b"null", b'"x"']
 )
 def test_data_survives_json_byte_for_byte(data: bytes) -> None:
-    assert _data_of(json.loads(json.dumps(_json_of(data)))) == data
+    assert _data_from_json(json.loads(json.dumps(_data_to_json(data)))) == data

@@ -1,4 +1,4 @@
-"""Records as text and back, and moments as people write them."""
+"""Records and timestamps as text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.cli.moments import parse_moment
-from kbroker.cli.output import tame, time_text
-from kbroker.cli.record_text import Line, json_of_record, line_from_json, line_from_text
+from kbroker.cli.output import escape_control_characters
+from kbroker.cli.record_text import InputRecord, parse_json_line, parse_text_line, record_to_json
+from kbroker.cli.timestamps import format_timestamp, parse_timestamp
 from kbroker.protocol.records import Record
 
 content = st.none() | st.binary(max_size=20)
@@ -34,12 +34,12 @@ def test_a_record_survives_json(
     timestamp: int,
 ) -> None:
     record = Record(5, timestamp, key, value, given_headers)
-    text = json.dumps(json_of_record("t", partition, record)).encode("utf-8")
-    assert line_from_json(text) == Line(key, value, given_headers, partition, timestamp)
+    text = json.dumps(record_to_json("t", partition, record)).encode("utf-8")
+    assert parse_json_line(text) == InputRecord(key, value, given_headers, partition, timestamp)
 
 
-def test_a_separator_is_taken_at_its_first_place() -> None:
-    assert line_from_text(b"a::b::c", key_separator=b"::", null=None) == Line(b"a", b"b::c")
+def test_a_line_is_split_at_the_first_separator() -> None:
+    assert parse_text_line(b"a::b::c", key_separator=b"::", null=None) == InputRecord(b"a", b"b::c")
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_a_separator_is_taken_at_its_first_place() -> None:
         ("999d", 0),
     ],
 )
-def test_moments_are_read(text: str, expected: int) -> None:
-    assert parse_moment(text, FixedClock()) == expected
+def test_timestamps_are_parsed(text: str, expected: int) -> None:
+    assert parse_timestamp(text, FixedClock()) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1.5h", "15x", "2026-13-01", "m"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_timestamp_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        parse_moment(text, FixedClock())
+        parse_timestamp(text, FixedClock())
 
 
 @pytest.mark.parametrize(("timestamp", "text"), [(0, "1970-01-01T00:00:00.000Z"), (-1, None), (1 << 62, None)])
-def test_times_are_utc_to_the_millisecond(timestamp: int, text: str | None) -> None:
-    assert time_text(timestamp) == text
+def test_timestamps_are_formatted_in_utc_with_milliseconds(timestamp: int, text: str | None) -> None:
+    assert format_timestamp(timestamp) == text
 
 
-def test_a_record_cannot_command_a_terminal() -> None:
-    assert tame("a\x1b[2Jb\x9bc\rd\n\tä") == "a\\x1b[2Jb\\x9bc\\x0dd\n\tä"
+def test_control_characters_are_escaped() -> None:
+    assert escape_control_characters("a\x1b[2Jb\x9bc\rd\n\tä") == "a\\x1b[2Jb\\x9bc\\x0dd\n\tä"

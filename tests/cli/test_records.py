@@ -17,8 +17,8 @@ from kbroker.testing.running_broker import RunningBroker
 from tests.cli.conftest import Call
 
 
-async def test_lines_come_back_as_they_went_in(call: Call) -> None:
-    assert await call("produce", "words", stdin=b"one\ntwo\r\n\nlast") == (0, "4 records written to words\n", "")
+async def test_produced_lines_are_consumed_unchanged(call: Call) -> None:
+    assert await call("produce", "words", stdin=b"one\ntwo\r\n\nlast") == (0, "Wrote 4 records to topic words.\n", "")
     assert await call("consume", "words") == (0, "one\ntwo\n\nlast\n", "")
 
 
@@ -29,16 +29,16 @@ async def test_a_file_is_read_and_keys_are_split_off(call: Call, tmp_path: Path)
     code, out, _ = await call("produce", "orders", str(lines), *arguments, "--json")
     assert (code, json.loads(out)) == (0, {"topic": "orders", "records": 3, "partitions": {"0": 3}})
     records = [json.loads(line) for line in (await call("consume", "orders", "--json")).out.splitlines()]
-    assert [(each["key"], each["value"], each["offset"]) for each in records] == [
+    assert [(record["key"], record["value"], record["offset"]) for record in records] == [
         ("a", "1", 0),
         ("b", "2:2", 1),
         ("c", None, 2),
     ]
-    assert all(each["headers"] == [{"key": "source", "value": "shop"}] for each in records)
+    assert all(record["headers"] == [{"key": "source", "value": "shop"}] for record in records)
 
 
-async def test_json_out_is_json_in(call: Call) -> None:
-    """Also what is no text: a copy of a topic is the same topic."""
+async def test_produce_reads_the_json_of_consume(call: Call) -> None:
+    """Includes bytes that are not UTF-8: a copied topic equals the original."""
     await call("topics", "create", "first", "--partitions", "2")
     lines = [
         {"key": "k", "value": "v", "partition": 1, "timestamp": 1_700_000_000_000, "headers": {"a": "b"}},
@@ -58,7 +58,7 @@ async def test_json_out_is_json_in(call: Call) -> None:
     }
 
 
-async def test_a_bad_line_is_told_by_number_and_what_stands_before_it_is_written(call: Call) -> None:
+async def test_an_invalid_line_is_reported_by_number_and_lines_before_it_are_written(call: Call) -> None:
     code, out, err = await call("produce", "t", "--key-separator", ":", stdin=b"a:1\nb:2\nc\nd:4\n")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "line 3" in err
@@ -66,23 +66,23 @@ async def test_a_bad_line_is_told_by_number_and_what_stands_before_it_is_written
 
 
 @pytest.mark.parametrize("line", ["[]", "{", '{"partition": "x"}', '{"value": {"base64": "?"}}', '{"headers": 1}'])
-async def test_json_that_is_no_record_is_one_line(call: Call, line: str) -> None:
+async def test_json_that_is_not_a_record_is_one_line(call: Call, line: str) -> None:
     code, _, err = await call("produce", "t", "--format", "json", stdin=line.encode())
     assert (code, err.count("\n")) == (1, 1)
     assert "line 1" in err
 
 
-async def test_a_partition_is_written_and_read_alone(call: Call) -> None:
+async def test_a_single_partition_is_written_and_read(call: Call) -> None:
     await call("topics", "create", "t", "--partitions", "3")
     for number in range(3):
         await call("produce", "t", "--partition", str(number), stdin=b"%d\n" % number)
     assert (await call("consume", "t", "--partition", "1")).out == "1\n"
     assert sorted((await call("consume", "t", "--partition", "0", "--partition", "2")).out.split()) == ["0", "2"]
     code, _, err = await call("consume", "t", "--partition", "3")
-    assert (code, "none has number 3" in err) == (1, True)
+    assert (code, "partition 3 does not exist" in err) == (1, True)
 
 
-async def test_reading_begins_where_it_is_told(call: Call) -> None:
+async def test_reading_begins_at_the_requested_offset(call: Call) -> None:
     lines = [json.dumps({"value": str(number), "timestamp": 1000 + number}) for number in range(10)]
     await call("produce", "t", "--format", "json", stdin="\n".join(lines).encode())
 
@@ -99,7 +99,7 @@ async def test_reading_begins_where_it_is_told(call: Call) -> None:
     assert await values("--since", "1m") == ""
 
 
-async def test_a_template_says_what_a_line_is(call: Call) -> None:
+async def test_a_template_formats_each_line(call: Call) -> None:
     line = {"key": "k", "value": "v", "timestamp": 0, "headers": [{"key": "h", "value": None}]}
     await call("produce", "t", "--format", "json", stdin=json.dumps(line).encode())
     template = r"{topic}/{partition}/{offset}\t{timestamp} {time}\\{key}={value} [{headers}] {"
@@ -110,7 +110,7 @@ async def test_a_template_says_what_a_line_is(call: Call) -> None:
     assert (code, "{value}" in err) == (2, True)
 
 
-async def test_a_group_goes_on_where_it_stopped(call: Call) -> None:
+async def test_a_group_continues_at_its_committed_offset(call: Call) -> None:
     await call("produce", "t", stdin=b"1\n2\n3\n")
     assert (await call("consume", "t", "--group", "g", "--max", "2")).out == "1\n2\n"
     await call("produce", "t", stdin=b"4\n")
@@ -121,7 +121,7 @@ async def test_a_group_goes_on_where_it_stopped(call: Call) -> None:
 
 @asynccontextmanager
 async def following(broker: RunningBroker, *arguments: str) -> AsyncIterator[trio.Process]:
-    """A follower that has shown the first record."""
+    """Yields a `consume --follow` process that has printed the first record."""
     address = f"{broker.host}:{broker.port}"
     command = [sys.executable, "-m", "kbroker", "consume", "t", "--follow", "--bootstrap", address, *arguments]
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -136,7 +136,7 @@ async def following(broker: RunningBroker, *arguments: str) -> AsyncIterator[tri
 
 
 async def end_of(process: trio.Process) -> tuple[int, bytes, bytes]:
-    """Exit code, the rest of stdout, stderr."""
+    """Returns exit code, the rest of stdout, and stderr."""
     assert process.stdout is not None
     assert process.stderr is not None
     with trio.fail_after(30):
@@ -144,7 +144,7 @@ async def end_of(process: trio.Process) -> tuple[int, bytes, bytes]:
         return code, bytes(await process.stdout.receive_some()), bytes(await process.stderr.receive_some())
 
 
-async def test_following_waits_for_what_comes(broker: RunningBroker, call: Call) -> None:
+async def test_following_waits_for_new_records(broker: RunningBroker, call: Call) -> None:
     await call("produce", "t", stdin=b"1\n")
     async with following(broker, "--max", "3") as process:
         await call("produce", "t", "--rate", "1000", stdin=b"2\n3\n")
@@ -164,23 +164,23 @@ async def test_following_is_ended_by_an_interrupt(broker: RunningBroker, call: C
         assert await end_of(process) == (130, b"", b"\n")
 
 
-async def test_following_from_an_offset_that_is_not_there_yet_is_one_line(call: Call) -> None:
+async def test_following_from_an_offset_beyond_the_end_is_one_line(call: Call) -> None:
     await call("produce", "t", stdin=b"1\n")
     assert await call("consume", "t", "--follow", "--offset", "9") == (
         1,
         "",
-        "kbroker: t has no such offset: 'kbroker offsets t' shows which it has\n",
+        "kbroker: Offset out of range. Run 'kbroker offsets t' to see the valid range.\n",
     )
 
 
-async def test_a_reader_that_goes_away_ends_it_quietly(broker: RunningBroker, call: Call) -> None:
+async def test_a_closed_pipe_ends_consume_without_an_error(broker: RunningBroker, call: Call) -> None:
     await call("produce", "t", stdin=b"x" * 1000 + b"\n" + b"line\n" * 50_000)
     consume = f"{sys.executable} -m kbroker consume t --bootstrap {broker.host}:{broker.port} | head -c 10"
     result = await trio.run_process(["sh", "-c", consume], capture_stdout=True, capture_stderr=True)
     assert (result.stdout, result.stderr) == (b"x" * 10, b"")
 
 
-async def test_a_broker_that_is_none_is_one_line(call: Call) -> None:
+async def test_a_server_that_is_not_a_broker_is_one_line(call: Call) -> None:
     async def web_server(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -192,7 +192,7 @@ async def test_a_broker_that_is_none_is_one_line(call: Call) -> None:
         code, out, err = await call("consume", "t", "--bootstrap", f"127.0.0.1:{port}")
         nursery.cancel_scope.cancel()
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "does not speak Kafka's protocol" in err
+    assert "does not speak the Kafka protocol" in err
 
 
 @pytest.mark.parametrize(
@@ -208,6 +208,6 @@ async def test_a_broker_that_is_none_is_one_line(call: Call) -> None:
         ("consume", "t", "--max", "0"),
     ],
 )
-async def test_a_wrong_call_is_one_line_and_code_2(call: Call, arguments: tuple[str, ...]) -> None:
+async def test_a_usage_error_is_one_line_and_code_2(call: Call, arguments: tuple[str, ...]) -> None:
     code, out, err = await call(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -1,4 +1,4 @@
-"""`kbroker serve`: how options, file and settings become one configuration, and what a person is told."""
+"""`kbroker serve`: builds the configuration from options, file and --set; prints errors and warnings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import trio
 import trio.testing
 
 from kbroker.cli.main import main
-from kbroker.config import BrokerConfig
+from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError
 from kbroker.server import broker
 
 
 class Started:
-    """Stands in for the broker: notes what it was given, says that it is ready, and ends as the test wants."""
+    """Fake broker: records its arguments, calls `on_ready`, and ends as the test wants."""
 
     def __init__(self) -> None:
         self.config: BrokerConfig = BrokerConfig.from_properties({})
@@ -48,11 +48,11 @@ class Started:
 
     @property
     def endpoints(self) -> list[str]:
-        return [str(each) for each in self.config.endpoints]
+        return [str(endpoint) for endpoint in self.config.endpoints]
 
     @property
     def advertised(self) -> list[str]:
-        return [str(each) for each in self.config.advertised_endpoints]
+        return [str(endpoint) for endpoint in self.config.advertised_endpoints]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_without_options_it_listens_on_this_machine_only(serve: Serve, started: 
     assert (started.data_dir, list(started.topics)) == (None, [])
 
 
-def test_every_address_is_told_ipv6_in_brackets(serve: Serve, started: Started) -> None:
+def test_every_address_is_printed_ipv6_in_brackets(serve: Serve, started: Started) -> None:
     started.addresses = [("127.0.0.1", 1234), ("::1", 5678)]
     assert serve()[1] == "kbroker is ready on 127.0.0.1:1234\nkbroker is ready on [::1]:5678\n"
 
@@ -102,7 +102,7 @@ def test_listen_takes_names_addresses_and_port_0(serve: Serve, started: Started,
 
 
 @pytest.mark.parametrize("listen", ["9092", "localhost", "localhost:x", "localhost:65536", "::1:9092", "localhost:-1"])
-def test_an_odd_address_is_a_wrong_call(serve: Serve, listen: str) -> None:
+def test_an_invalid_address_is_a_usage_error(serve: Serve, listen: str) -> None:
     for option in ("--listen", "--advertise"):
         code, _, err = serve(option, listen)
         assert code == 2
@@ -111,17 +111,17 @@ def test_an_odd_address_is_a_wrong_call(serve: Serve, listen: str) -> None:
 
 
 def test_an_ipv6_address_without_brackets_is_explained(serve: Serve) -> None:
-    assert "write an IPv6 address as [::1]:9092" in serve("--listen", "::1:9092")[2]
+    assert "IPv6 address in brackets: [::1]:9092" in serve("--listen", "::1:9092")[2]
 
 
-def test_advertise_is_what_clients_are_told(serve: Serve, started: Started) -> None:
+def test_clients_get_the_advertised_address(serve: Serve, started: Started) -> None:
     assert serve("--listen", "0.0.0.0:9092", "--advertise", "kafka.example:19092")[0] == 0
     assert started.endpoints == ["PLAINTEXT://0.0.0.0:9092"]
     assert started.advertised == ["PLAINTEXT://kafka.example:19092"]
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9092", "[::]:9092"])
-def test_all_interfaces_cannot_be_told_to_clients(serve: Serve, listen: str) -> None:
+def test_a_wildcard_address_cannot_be_advertised(serve: Serve, listen: str) -> None:
     code, out, err = serve("--listen", listen)
     assert (code, out) == (1, "")
     assert "--advertise HOST:PORT" in err
@@ -145,7 +145,7 @@ def test_advertise_is_refused_for_several_listeners(serve: Serve) -> None:
     assert "advertised.listeners" in err
 
 
-def test_settings_win_over_the_file_and_options_over_both(serve: Serve, started: Started, tmp_path: Path) -> None:
+def test_set_overrides_the_file_and_options_override_both(serve: Serve, started: Started, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(
         "# a broker\nnum.partitions=3\nmessage.max.bytes = 2000000\n"
@@ -159,7 +159,7 @@ def test_settings_win_over_the_file_and_options_over_both(serve: Serve, started:
     assert started.endpoints == started.advertised == ["PLAINTEXT://127.0.0.1:2"]
 
 
-def test_several_named_listeners_come_by_settings(serve: Serve, started: Started) -> None:
+def test_several_named_listeners_are_configured_with_set(serve: Serve, started: Started) -> None:
     code, _, _ = serve(
         *("--set", "listeners=INSIDE://127.0.0.1:1,OUTSIDE://127.0.0.1:2"),
         *("--set", "advertised.listeners=INSIDE://127.0.0.1:1,OUTSIDE://kafka.example:2"),
@@ -177,7 +177,7 @@ def test_several_named_listeners_come_by_settings(serve: Serve, started: Started
         ("--data-dir", "here", "--set", "log.dirs=there"),
     ],
 )
-def test_what_contradicts_itself_is_a_wrong_call(serve: Serve, arguments: tuple[str, ...]) -> None:
+def test_an_option_and_set_of_the_same_property_are_a_usage_error(serve: Serve, arguments: tuple[str, ...]) -> None:
     code, _, err = serve(*arguments)
     assert code == 2
     assert arguments[0] in err
@@ -185,14 +185,14 @@ def test_what_contradicts_itself_is_a_wrong_call(serve: Serve, arguments: tuple[
 
 
 @pytest.mark.parametrize("text", ["num.partitions", "=3", ""])
-def test_a_setting_without_name_or_value_is_a_wrong_call(serve: Serve, text: str) -> None:
+def test_a_property_without_name_or_value_is_a_usage_error(serve: Serve, text: str) -> None:
     assert serve("--set", text)[0] == 2
 
 
-def test_a_wrong_value_is_told_in_one_line(serve: Serve) -> None:
+def test_an_invalid_value_is_one_line(serve: Serve) -> None:
     code, _, err = serve("--set", "num.partitions=many")
     assert code == 1
-    assert err == "kbroker: num.partitions=many is not a whole number of 32 bits\n"
+    assert err == "kbroker: num.partitions=many must be a 32-bit integer\n"
 
 
 def test_an_unknown_property_gets_a_warning_with_the_nearest_name(serve: Serve) -> None:
@@ -201,7 +201,7 @@ def test_an_unknown_property_gets_a_warning_with_the_nearest_name(serve: Serve) 
     assert err == "kbroker: warning: num.partition is not a known config; did you mean num.partitions?\n"
 
 
-def test_a_file_that_is_not_there_or_not_text_is_told(serve: Serve, tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_one_line(serve: Serve, tmp_path: Path) -> None:
     code, _, err = serve("--config", str(tmp_path / "absent"))
     assert code == 2
     assert err.count("\n") == 1
@@ -219,7 +219,7 @@ def test_topics_have_a_count_or_the_default(serve: Serve, started: Started, tmp_
 
 
 @pytest.mark.parametrize("text", ["orders:0", "orders:x", "orders:", "a/b:1", ":1", ""])
-def test_an_odd_topic_is_a_wrong_call(serve: Serve, text: str) -> None:
+def test_an_invalid_topic_is_a_usage_error(serve: Serve, text: str) -> None:
     code, _, err = serve("--topic", text)
     assert code == 2
     assert err.count("\n") == 1
@@ -231,7 +231,7 @@ def test_a_listener_for_other_machines_without_authentication_gets_a_warning(ser
     assert code == 0
     assert err.count("\n") == 1
     assert err.startswith(f"kbroker: warning: PLAINTEXT://{host}:9092 ")
-    assert "nobody is authenticated" in err
+    assert "without authentication" in err
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.53", "[::1]", "localhost"])
@@ -251,7 +251,7 @@ def test_a_refused_start_is_one_line_and_code_1(serve: Serve, started: Started, 
     assert serve() == (1, "", "kbroker: the directory is in use\n")
 
 
-def test_our_own_bugs_keep_their_traceback(started: Started) -> None:
+def test_an_unexpected_error_keeps_its_traceback(started: Started) -> None:
     started.failure = ZeroDivisionError("oops")
     with pytest.raises(ExceptionGroup):
         main(["serve"])
@@ -272,7 +272,7 @@ def test_a_signal_asks_the_broker_to_stop(serve: Serve, started: Started, number
     assert was_asked
 
 
-def test_after_the_first_ctrl_c_the_next_one_is_left_to_the_system(serve: Serve, started: Started) -> None:
+def test_after_the_first_ctrl_c_the_default_handler_is_restored(serve: Serve, started: Started) -> None:
     handlers = []
 
     async def until(stop: trio.Event) -> None:

@@ -1,4 +1,4 @@
-"""`kbroker serve` as a process: it listens, answers, stops when told, and says in one line why it does not start."""
+"""`kbroker serve` as a process: listens, answers, stops on signals, prints one line if it cannot start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Process:
         )
 
     def wait_ready(self) -> tuple[str, int]:
-        """Host and port of the next line that tells one."""
+        """Reads the next ready line; returns host and port."""
         assert self._popen.stdout is not None
         line = self._popen.stdout.readline()
         if not line:
@@ -46,7 +46,7 @@ class Process:
         self._popen.send_signal(number)
 
     def wait(self) -> tuple[int, str, str]:
-        """Exit code, the rest of stdout, stderr."""
+        """Returns exit code, the rest of stdout, and stderr."""
         out, err = self._popen.communicate(timeout=60)
         return self._popen.returncode, out, err
 
@@ -70,7 +70,7 @@ def start() -> Iterator[Start]:
 
 
 def ask_metadata(address: tuple[str, int]) -> Any:
-    """All topics, in v12."""
+    """Requests the metadata of all topics in v12."""
     header = REQUEST_HEADER(request_api_key=3, request_api_version=12, correlation_id=1, client_id="test")
     frame = codec(REQUEST_HEADER, 2).to_bytes(header)
     frame += codec(metadata.REQUEST, 12).to_bytes(metadata.REQUEST(topics=None))
@@ -81,14 +81,14 @@ def ask_metadata(address: tuple[str, int]) -> Any:
     return response
 
 
-def test_it_answers_stops_cleanly_and_comes_back_as_it_was(start: Start, tmp_path: Path) -> None:
+def test_a_broker_serves_stops_cleanly_and_restarts_with_its_data(start: Start, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     first = start("--listen", "127.0.0.1:0", "--data-dir", data, "--topic", "orders:3")
     host, port = first.wait_ready()
     assert host == "127.0.0.1"
     before = ask_metadata((host, port))
-    assert [(each.host, each.port) for each in before.brokers] == [("127.0.0.1", port)]
-    assert [(each.name, len(each.partitions)) for each in before.topics] == [("orders", 3)]
+    assert [(broker.host, broker.port) for broker in before.brokers] == [("127.0.0.1", port)]
+    assert [(topic.name, len(topic.partitions)) for topic in before.topics] == [("orders", 3)]
     first.send(signal.SIGTERM)
     assert first.wait() == (0, "", "")
 
@@ -118,7 +118,7 @@ def test_a_port_in_use_is_refused_in_one_line(start: Start, tmp_path: Path) -> N
     assert str(port) in err
 
 
-def test_a_directory_that_cannot_be_made_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_one_line(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = str(tmp_path / "file" / "data")
     code, out, err = start("--listen", "127.0.0.1:0", "--data-dir", path).wait()
@@ -127,7 +127,7 @@ def test_a_directory_that_cannot_be_made_is_refused_in_one_line(start: Start, tm
     assert path in err
 
 
-def test_a_topic_that_cannot_be_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
+def test_a_colliding_topic_name_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
     topics = ("--topic", "a.b:1", "--topic", "a_b:1")
     code, out, err = start("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), *topics).wait()
     assert (code, out) == (1, "")
@@ -135,7 +135,7 @@ def test_a_topic_that_cannot_be_is_refused_in_one_line(start: Start, tmp_path: P
     assert "a_b" in err
 
 
-def test_several_listeners_are_told_and_answer_with_their_own_address(start: Start, tmp_path: Path) -> None:
+def test_each_listener_is_printed_and_answers_with_its_own_address(start: Start, tmp_path: Path) -> None:
     process = start(
         *("--data-dir", str(tmp_path)),
         *("--set", "listeners=ONE://127.0.0.1:0,TWO://127.0.0.1:0"),
@@ -143,7 +143,7 @@ def test_several_listeners_are_told_and_answer_with_their_own_address(start: Sta
         *("--set", "inter.broker.listener.name=ONE"),
     )
     for address in [process.wait_ready(), process.wait_ready()]:
-        assert [(each.host, each.port) for each in ask_metadata(address).brokers] == [address]
+        assert [(broker.host, broker.port) for broker in ask_metadata(address).brokers] == [address]
 
 
 def test_it_listens_on_ipv6(start: Start, tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_it_listens_on_ipv6(start: Start, tmp_path: Path) -> None:
     process = start("--listen", "[::1]:0", "--data-dir", str(tmp_path))
     address = process.wait_ready()
     assert address[0] == "::1"
-    assert [(each.host, each.port) for each in ask_metadata(address).brokers] == [address]
+    assert [(broker.host, broker.port) for broker in ask_metadata(address).brokers] == [address]
 
 
-def test_elsewhere_than_on_a_terminal_each_event_is_one_object(start: Start, tmp_path: Path) -> None:
+def test_outside_a_terminal_each_event_is_one_json_object(start: Start, tmp_path: Path) -> None:
     arguments = ("--data-dir", str(tmp_path), "--log-level", "info", "--set", "num.partition=3")
     process = start("--listen", "127.0.0.1:0", "--topic", "orders:2", "--metrics-listen", "127.0.0.1:0", *arguments)
     host, port = process.wait_ready()
@@ -168,28 +168,29 @@ def test_elsewhere_than_on_a_terminal_each_event_is_one_object(start: Start, tmp
     events = [json.loads(line) for line in err.splitlines()]
     assert [re.sub(r"\d+(\.\d+)?", "N", event["message"].split(":")[0]) for event in events] == [
         "num.partition is not a known config; did you mean num.partitions?",
-        "metrics and health on http",
-        "kbroker N.N starts",
-        "topic orders created with N partitions",
-        "ready after N s on PLAINTEXT",
-        "stopping",
-        "stopped",
+        "Serving metrics on http",
+        "Starting kbroker N.N",
+        "Created topic orders with N partitions",
+        "Started in N s, listening on PLAINTEXT",
+        "Stopping",
+        "Stopped",
     ]
     assert events[2]["log_dirs"] == [str(tmp_path)]
     assert events[4]["listeners"] == [f"PLAINTEXT://{host}:{port}"]
 
 
-def test_the_log_may_be_text_anywhere(start: Start, tmp_path: Path) -> None:
+def test_the_log_is_text_with_log_format_text(start: Start, tmp_path: Path) -> None:
     arguments = ("--data-dir", str(tmp_path), "--log-level", "info", "--log-format", "text")
     process = start("--listen", "127.0.0.1:0", *arguments)
     process.wait_ready()
     process.send(signal.SIGTERM)
-    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO    stopped$", process.wait()[2], re.MULTILINE)
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO    Stopped$", process.wait()[2], re.MULTILINE)
 
 
-def test_a_port_of_metrics_in_use_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
+def test_a_metrics_port_in_use_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         code, out, err = start("--data-dir", str(tmp_path), "--metrics-listen", where).wait()
     assert (code, out) == (1, "")
-    assert err == f"kbroker: cannot listen on {where}: the port is in use; stop what uses it or choose another\n"
+    reason = "the port is in use. Stop the process that uses it, or choose another port."
+    assert err == f"kbroker: Could not listen on {where}: {reason}\n"

@@ -1,4 +1,4 @@
-"""`kbroker topics`, `offsets`, `cluster`: what they do to a broker and what they say about it."""
+"""`kbroker topics`, `offsets`, `cluster`: effects on a broker, and output."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from kbroker.testing.running_broker import RunningBroker
 from tests.cli.conftest import Call
 
 
-async def test_a_topic_is_made_listed_described_and_deleted(call: Call) -> None:
+async def test_a_topic_is_created_listed_described_and_deleted(call: Call) -> None:
     assert await call("topics", "create", "orders", "--partitions", "3") == (
         0,
-        "topic orders made, with 3 partitions\n",
+        "Created topic orders with 3 partitions.\n",
         "",
     )
     code, out, _ = await call("topics", "list")
     assert (code, out.split()) == (0, ["TOPIC", "PARTITIONS", "REPLICATION", "FACTOR", "orders", "3", "1"])
     (described,) = json.loads((await call("topics", "describe", "orders", "--json")).out)
     assert described["topic"] == "orders"
-    assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
-    assert all(each["replicas"] == each["isr"] == [each["leader"]] for each in described["partitions"])
+    assert [partition["partition"] for partition in described["partitions"]] == [0, 1, 2]
+    assert all(
+        partition["replicas"] == partition["isr"] == [partition["leader"]] for partition in described["partitions"]
+    )
     table = (await call("topics", "describe")).out
     assert table.startswith(f"orders ({described['id']})\n")
-    assert "PARTITION  LEADER  REPLICAS  IN SYNC" in table
-    assert await call("topics", "delete", "orders") == (0, "topic orders deleted\n", "")
+    assert "PARTITION  LEADER  REPLICAS  ISR" in table
+    assert await call("topics", "delete", "orders") == (0, "Deleted topic orders.\n", "")
     assert json.loads((await call("topics", "list", "--json")).out) == []
 
 
@@ -38,19 +40,19 @@ async def test_a_table_in_a_pipe_has_one_line_for_each_row_and_no_colour(call: C
     assert "\x1b" not in "".join(lines)
 
 
-async def test_a_topic_that_is_there_is_refused_unless_that_is_fine(call: Call) -> None:
+async def test_a_topic_that_exists_is_refused_unless_if_not_exists(call: Call) -> None:
     await call("topics", "create", "orders", "--partitions", "2")
     code, out, err = await call("topics", "create", "orders")
     assert (code, out) == (1, "")
-    assert err == "kbroker: there is a topic orders already: add --if-not-exists if that is fine\n"
+    assert err == "kbroker: Topic 'orders' already exists. Add --if-not-exists to ignore this.\n"
     code, out, _ = await call("topics", "create", "orders", "--if-not-exists", "--json")
     assert code == 0
     assert json.loads(out) == {"topic": "orders", "created": False, "partitions": 2, "replication_factor": 1}
 
 
-async def test_validating_makes_nothing(call: Call) -> None:
+async def test_validating_creates_nothing(call: Call) -> None:
     code, out, _ = await call("topics", "create", "orders", "--partitions", "2", "--validate-only")
-    assert (code, out) == (0, "topic orders can be made, with 2 partitions\n")
+    assert (code, out) == (0, "Topic orders is valid with 2 partitions; nothing was created.\n")
     code, out, err = await call("topics", "list")
     assert (code, out) == (0, "")
     assert "kbroker topics create" in err
@@ -66,15 +68,15 @@ async def test_validating_makes_nothing(call: Call) -> None:
         ("consume", "nope"),
     ],
 )
-async def test_a_topic_that_is_not_there_is_one_line(call: Call, arguments: tuple[str, ...]) -> None:
+async def test_an_unknown_topic_is_one_line(call: Call, arguments: tuple[str, ...]) -> None:
     assert await call(*arguments) == (
         1,
         "",
-        "kbroker: there is no topic nope: 'kbroker topics list' shows those there are\n",
+        "kbroker: Topic 'nope' does not exist. Run 'kbroker topics list' to see all topics.\n",
     )
 
 
-async def test_deleting_may_pass_over_what_is_not_there(call: Call) -> None:
+async def test_if_exists_skips_unknown_topics(call: Call) -> None:
     assert await call("topics", "delete", "nope", "--if-exists") == (0, "", "")
 
 
@@ -89,13 +91,13 @@ async def test_deleting_may_pass_over_what_is_not_there(call: Call) -> None:
         ("offsets", "a", "--at", "yesterday"),
     ],
 )
-async def test_a_wrong_call_is_one_line_and_code_2(call: Call, arguments: tuple[str, ...]) -> None:
+async def test_a_usage_error_is_one_line_and_code_2(call: Call, arguments: tuple[str, ...]) -> None:
     code, out, err = await call(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "--help" in err
 
 
-async def test_a_config_that_is_none_is_the_brokers_refusal(call: Call) -> None:
+async def test_an_unknown_config_is_the_brokers_refusal(call: Call) -> None:
     code, out, err = await call("topics", "create", "orders", "--config", "no.such.config=1")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "INVALID_CONFIG" in err
@@ -111,7 +113,7 @@ async def test_offsets_are_shown_as_a_table_and_as_json(call: Call) -> None:
     ]
     assert (await call("offsets", "orders")).out.splitlines()[2].split() == ["orders", "1", "0", "2", "2"]
     found = json.loads((await call("offsets", "orders", "--at", "0", "--json")).out)
-    assert [each["offset"] for each in found] == [None, 0]
+    assert [row["offset"] for row in found] == [None, 0]
 
 
 async def test_the_cluster_is_described(call: Call, broker: RunningBroker) -> None:
@@ -122,14 +124,14 @@ async def test_the_cluster_is_described(call: Call, broker: RunningBroker) -> No
     assert described["partitions"] == {"total": 2, "without_leader": 0, "under_replicated": 0}
     assert {"key": 18, "name": "ApiVersions", "first": 0, "last": 4} in described["apis"]
     text = (await call("cluster", "describe")).out
-    assert "1 topic with 2 partitions, all well" in text
+    assert "1 topic, 2 partitions (0 offline, 0 under-replicated)" in text
 
 
-async def test_nobody_at_the_bootstrap_is_one_line_that_says_what_to_do(call: Call, broker: RunningBroker) -> None:
+async def test_no_broker_at_the_bootstrap_is_one_line_that_says_what_to_do(call: Call, broker: RunningBroker) -> None:
     await broker.stop()
     code, out, err = await call("topics", "list")
     assert (code, out) == (1, "")
     assert err == (
-        f"kbroker: nobody answers at 127.0.0.1:{broker.port}: start a broker with 'kbroker serve', "
-        "or name another with --bootstrap\n"
+        f"kbroker: Could not connect to 127.0.0.1:{broker.port}. Start a broker with 'kbroker serve', "
+        "or set --bootstrap.\n"
     )

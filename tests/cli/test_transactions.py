@@ -1,4 +1,4 @@
-"""`kbroker transactions`: what it tells of those that are open and those that are not, and how it ends one."""
+"""`kbroker transactions`: lists, describes and aborts transactions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def open_one(client: Client) -> TransactionalProducer:
     return producer
 
 
-async def test_they_are_listed(call: Call, open_one: TransactionalProducer) -> None:
+async def test_transactions_are_listed(call: Call, open_one: TransactionalProducer) -> None:
     listed = json.loads((await call("transactions", "list", "--json")).out)
-    assert [(each["transactional_id"], each["state"]) for each in listed] == [
+    assert [(row["transactional_id"], row["state"]) for row in listed] == [
         ("idle", "Empty"),
         ("payments", "Ongoing"),
     ]
@@ -40,34 +40,34 @@ async def test_they_are_listed(call: Call, open_one: TransactionalProducer) -> N
     assert "idle" not in table
 
 
-async def test_without_any_it_says_so(call: Call) -> None:
+async def test_without_transactions_the_list_says_so(call: Call) -> None:
     outcome = await call("transactions", "list")
     assert (outcome.code, outcome.out) == (0, "")
-    assert "there are no transactions" in outcome.err
-    assert "like that" in (await call("transactions", "list", "--state", "empty")).err
+    assert outcome.err == "No transactions.\n"
+    assert (await call("transactions", "list", "--state", "empty")).err == "No matching transactions.\n"
 
 
-async def test_one_is_described(call: Call, open_one: TransactionalProducer) -> None:
+async def test_a_transaction_is_described(call: Call, open_one: TransactionalProducer) -> None:
     [found] = json.loads((await call("transactions", "describe", "payments", "--json")).out)
     assert (found["state"], found["timeout_ms"], found["partitions"]) == ("Ongoing", 50_000, {"t": [1]})
     assert (found["producer_id"], found["producer_epoch"]) == (open_one.producer_id, 0)
-    assert found["begun"].endswith("Z")
+    assert found["start_time"].endswith("Z")
     assert "t-1" in (await call("transactions", "describe", "payments", "idle")).out
 
 
-async def test_one_that_is_not_there_is_an_error(call: Call, client: Client) -> None:
+async def test_an_unknown_transactional_id_is_an_error(call: Call, client: Client) -> None:
     for action in ("describe", "abort"):
-        outcome = await call("transactions", action, "nobody")
+        outcome = await call("transactions", action, "unknown-id")
         assert outcome.code == 1
-        assert "there is no such transactional id" in outcome.err
+        assert outcome.err == "kbroker: Transactional id 'unknown-id' does not exist.\n"
 
 
-async def test_one_that_hangs_is_aborted_and_its_producer_fenced(
+async def test_an_ongoing_transaction_is_aborted_and_its_producer_fenced(
     call: Call, client: Client, open_one: TransactionalProducer
 ) -> None:
-    assert (await call("transactions", "abort", "payments")).out == "transaction payments aborted\n"
+    assert (await call("transactions", "abort", "payments")).out == "Aborted transaction payments.\n"
     assert await read_committed(client, "t", partition=1) == []
     assert (await client.fetch("t", 0, partition=1, isolation_level=1)).last_stable_offset == 2
     assert (await open_one.end_once(is_commit=True)).error_code == ErrorCode.PRODUCER_FENCED
     outcome = await call("transactions", "abort", "payments")
-    assert (outcome.code, "not open" in outcome.err) == (0, True)
+    assert (outcome.code, "not ongoing" in outcome.err) == (0, True)

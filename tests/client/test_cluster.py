@@ -127,7 +127,7 @@ async def test_a_broker_that_stays_away_is_given_up(nursery: trio.Nursery, autoj
     await list_offsets(cluster, "a", {0: LATEST})
     broker.is_down = True
     await broker.drop_connections()
-    with pytest.raises(ConnectionFailed, match="nobody answers"):
+    with pytest.raises(ConnectionFailed, match="Could not connect"):
         await list_offsets(cluster, "a", {0: LATEST})
     await cluster.aclose()
 
@@ -135,7 +135,7 @@ async def test_a_broker_that_stays_away_is_given_up(nursery: trio.Nursery, autoj
 async def test_nobody_at_the_bootstrap_is_told_at_once(nursery: trio.Nursery) -> None:
     broker = ToyBroker(nursery)
     broker.is_down = True
-    with pytest.raises(ConnectionFailed, match="nobody answers at toy:9092"):
+    with pytest.raises(ConnectionFailed, match="Could not connect to toy:9092"):
         await cluster_of(broker).topics()
 
 
@@ -170,7 +170,7 @@ async def test_a_topic_that_may_be_created_is_asked_for_and_waited_for(
 async def test_a_partition_that_does_not_exist_is_one_line(nursery: trio.Nursery) -> None:
     broker = ToyBroker(nursery, {"Metadata": lambda _: metadata_of({"a": 2})})
     cluster = cluster_of(broker)
-    with pytest.raises(UserError, match="topic a has 2 partitions, and none has number 2"):
+    with pytest.raises(UserError, match="Topic 'a' has 2 partitions; partition 2 does not exist"):
         await list_offsets(cluster, "a", {2: LATEST})
     await cluster.aclose()
 

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from kbroker.client.address import Address
-from kbroker.client.connection import Connection, open_connection
+from kbroker.client.connection import BrokerConnection, open_connection
 from kbroker.client.failures import ConnectionFailed, NotServed
 from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
@@ -27,10 +27,12 @@ Peer = Callable[[trio.abc.Stream], Any]
 
 
 @asynccontextmanager
-async def connected_to(peer: Peer, versions: dict[int, tuple[int, int]] | None = None) -> AsyncIterator[Connection]:
+async def connected_to(
+    peer: Peer, versions: dict[int, tuple[int, int]] | None = None
+) -> AsyncIterator[BrokerConnection]:
     """A connection whose other end `peer` drives; the versions as if they were negotiated."""
     ours, theirs = memory_stream_pair()
-    connection = Connection(ours, ADDRESS, max_answer_bytes=100_000)
+    connection = BrokerConnection(ours, ADDRESS, max_response_bytes=100_000)
     if versions is not None:
         connection.versions = versions
     async with trio.open_nursery() as nursery:
@@ -108,7 +110,7 @@ async def test_requests_overlap_and_each_asker_gets_its_own_answer() -> None:
 
         async def ask(name: str) -> None:
             topics = [list_offsets.ListOffsetsTopic(name=name)]
-            response = await connection.ask(LIST_OFFSETS, replica_id=-1, topics=topics)
+            response = await connection.send(LIST_OFFSETS, replica_id=-1, topics=topics)
             got[name] = response.topics[0].name
 
         async with trio.open_nursery() as nursery:
@@ -120,38 +122,38 @@ async def test_requests_overlap_and_each_asker_gets_its_own_answer() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n", "does not speak Kafka's protocol"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "does not speak Kafka's protocol"),
-        (struct.pack(">i", -1), "does not speak Kafka's protocol"),
-        (struct.pack(">i", 100_001), "does not speak Kafka's protocol"),
-        (struct.pack(">iib", 5, 77, 0), "answer 77 where 1 is due"),
-        (struct.pack(">ii", 4, 1), "nonsense"),
-        (struct.pack(">iiih", 10, 1, 0, 0), "nonsense"),
-        (struct.pack(">iibibi", 14, 1, 0, 0, 1, 0), "nonsense"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "does not speak the Kafka protocol"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "does not speak the Kafka protocol"),
+        (struct.pack(">i", -1), "does not speak the Kafka protocol"),
+        (struct.pack(">i", 100_001), "does not speak the Kafka protocol"),
+        (struct.pack(">iib", 5, 77, 0), "correlation id 77 instead of 1"),
+        (struct.pack(">ii", 4, 1), "invalid ListOffsets response"),
+        (struct.pack(">iiih", 10, 1, 0, 0), "invalid ListOffsets response"),
+        (struct.pack(">iibibi", 14, 1, 0, 0, 1, 0), "invalid ListOffsets response"),
     ],
 )
 async def test_nonsense_is_the_peers_fault_and_ends_the_connection(data: bytes, words: str) -> None:
     async with connected_to(sends(data), {LIST_OFFSETS.key: (10, 10)}) as connection:
         with pytest.raises(PeerError, match=words):
-            await connection.ask(LIST_OFFSETS)
+            await connection.send(LIST_OFFSETS)
         assert not connection.is_open
         with pytest.raises(ConnectionFailed):
-            await connection.ask(LIST_OFFSETS)
+            await connection.send(LIST_OFFSETS)
 
 
 async def test_bytes_behind_an_answer_are_nonsense() -> None:
     frame = answer_frame(LIST_OFFSETS, 10, 1, list_offsets.RESPONSE())
     longer = struct.pack(">i", len(frame) - 4 + 1) + frame[4:] + b"\x00"
     async with connected_to(sends(longer), {LIST_OFFSETS.key: (10, 10)}) as connection:
-        with pytest.raises(PeerError, match="1 bytes are left"):
-            await connection.ask(LIST_OFFSETS)
+        with pytest.raises(PeerError, match="1 bytes left"):
+            await connection.send(LIST_OFFSETS)
 
 
 async def test_silence_ends_after_the_given_time(autojump_clock: MockClock) -> None:
     async with connected_to(silent, {LIST_OFFSETS.key: (0, 10)}) as connection:
         started = trio.current_time()
-        with pytest.raises(ConnectionFailed, match="does not answer within 7 s"):
-            await connection.ask(LIST_OFFSETS, timeout_s=7)
+        with pytest.raises(ConnectionFailed, match="Timed out after 7 s"):
+            await connection.send(LIST_OFFSETS, timeout_s=7)
         assert trio.current_time() - started == pytest.approx(7)
         assert not connection.is_open
 
@@ -164,18 +166,18 @@ async def test_an_end_in_the_middle_of_an_answer_is_told() -> None:
 
     async with connected_to(cuts, {LIST_OFFSETS.key: (0, 10)}) as connection:
         with pytest.raises(ConnectionFailed, match="closed the connection"):
-            await connection.ask(LIST_OFFSETS)
+            await connection.send(LIST_OFFSETS)
 
 
 async def test_a_request_that_is_given_up_takes_the_connection_with_it() -> None:
     """Its answer would come to the next asker."""
     async with connected_to(silent, {LIST_OFFSETS.key: (0, 10)}) as connection:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.ask, LIST_OFFSETS)
+            nursery.start_soon(connection.send, LIST_OFFSETS)
             await wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-        with pytest.raises(ConnectionFailed, match="given up"):
-            await connection.ask(LIST_OFFSETS)
+        with pytest.raises(ConnectionFailed, match="cancelled"):
+            await connection.send(LIST_OFFSETS)
 
 
 async def test_those_who_wait_behind_a_failure_are_told_too() -> None:
@@ -184,7 +186,7 @@ async def test_those_who_wait_behind_a_failure_are_told_too() -> None:
 
         async def ask() -> None:
             try:
-                await connection.ask(LIST_OFFSETS)
+                await connection.send(LIST_OFFSETS)
             except (PeerError, ConnectionFailed) as failure:
                 outcomes.append(type(failure))
 
@@ -206,8 +208,8 @@ async def test_a_request_without_an_answer_leaves_the_next_one_its_own() -> None
                 await stream.send_all(answer_frame(asked, version, correlation_id, delete_topics.RESPONSE()))
 
     async with connected_to(answers_only_questions, {0: (0, 9), DELETE_TOPICS.key: (0, 6)}) as connection:
-        await connection.tell(produce, acks=0, timeout_ms=1)
-        assert (await connection.ask(DELETE_TOPICS)).responses == []
+        await connection.send_oneway(produce, acks=0, timeout_ms=1)
+        assert (await connection.send(DELETE_TOPICS)).responses == []
     assert seen == ["Produce", "DeleteTopics"]
 
 
@@ -215,7 +217,7 @@ async def test_nobody_at_the_address_is_one_line() -> None:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     await listeners[0].aclose()
-    with pytest.raises(ConnectionFailed, match=f"^nobody answers at 127.0.0.1:{port}$"):
+    with pytest.raises(ConnectionFailed, match=f"^Could not connect to 127.0.0.1:{port}$"):
         async with open_connection(Address("127.0.0.1", port)):
             pass
 
@@ -236,8 +238,8 @@ async def test_what_the_version_lacks_is_left_out() -> None:
         "timeout_ms": 1,
     }
     async with connected_to(remembers, {DELETE_TOPICS.key: (0, 6)}) as connection:
-        await connection.ask(DELETE_TOPICS, at_most=5, **members)
-        await connection.ask(DELETE_TOPICS, **members)
+        await connection.send(DELETE_TOPICS, at_most=5, **members)
+        await connection.send(DELETE_TOPICS, **members)
     assert [(body.topic_names, [each.name for each in body.topics]) for body in bodies] == [(["a"], []), ([], ["a"])]
 
 

@@ -11,7 +11,7 @@ import trio
 from kbroker.client.cluster import Cluster
 from kbroker.client.failures import BrokerRefusal, NoSuchGroup
 from kbroker.client.groups import delete_group, describe_group, list_groups
-from kbroker.client.offsets import CommittedOffset, commit_group_offsets, group_offsets
+from kbroker.client.offsets import GroupOffset, commit_group_offsets, group_offsets
 from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import (
@@ -137,7 +137,7 @@ async def test_a_group_of_another_kind_is_told_from_none(broker: ToyBroker, clus
     )
     broker.answers["ListGroups"] = lambda _: list_groups_messages.RESPONSE(groups=[listed])
     await broker.drop_connections()
-    with pytest.raises(UserError, match="g is a share group"):
+    with pytest.raises(UserError, match="is a share group"):
         await describe_group(cluster, "g")
 
 
@@ -198,8 +198,6 @@ async def test_all_offsets_are_asked_for_and_committed_at_once(broker: ToyBroker
 
     broker.answers |= {"OffsetFetch": fetch, "OffsetCommit": commit}
     await broker.drop_connections()
-    assert await group_offsets(cluster, "g") == {"a": {0: CommittedOffset(7, "m")}}
-    await commit_group_offsets(
-        cluster, "g", {"a": {0: CommittedOffset(1), 1: CommittedOffset(2)}, "b": {0: CommittedOffset(3)}}
-    )
+    assert await group_offsets(cluster, "g") == {"a": {0: GroupOffset(7, "m")}}
+    await commit_group_offsets(cluster, "g", {"a": {0: GroupOffset(1), 1: GroupOffset(2)}, "b": {0: GroupOffset(3)}})
     assert asked == [None, [("a", [1, 2]), ("b", [3])]]

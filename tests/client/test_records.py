@@ -137,7 +137,7 @@ async def test_a_given_partition_must_exist(cluster: Cluster) -> None:
     await create_topic(cluster, "t", partitions=1)
     producer = await start_producer(cluster, "t")
     producer.add(b"a", partition=3, timestamp_ms=TIME)
-    with pytest.raises(UserError, match="none has number 3"):
+    with pytest.raises(UserError, match="partition 3 does not exist"):
         await producer.flush()
 
 

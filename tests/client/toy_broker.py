@@ -11,8 +11,8 @@ import trio
 from trio.testing import memory_stream_pair
 
 from kbroker.client.address import Address
-from kbroker.client.connection import Connection
-from kbroker.client.failures import ConnectionFailed
+from kbroker.client.connection import BrokerConnection
+from kbroker.client.failures import CouldNotConnect
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
 from kbroker.protocol.messages import api_versions, metadata
@@ -70,13 +70,13 @@ class ToyBroker:
         self._nursery = nursery
         self._streams: list[trio.abc.Stream] = []
 
-    async def connect(self, address: Address, *, client_id: str) -> Connection:
+    async def connect(self, address: Address, *, client_id: str) -> BrokerConnection:
         if self.is_down:
-            raise ConnectionFailed(address, f"nobody answers at {address}")
+            raise CouldNotConnect(address)
         ours, theirs = memory_stream_pair()
         self._streams.append(theirs)
         self._nursery.start_soon(self._serve, theirs)
-        connection = Connection(ours, address, client_id=client_id)
+        connection = BrokerConnection(ours, address, client_id=client_id)
         await connection.negotiate()
         return connection
 

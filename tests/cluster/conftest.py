@@ -1,9 +1,9 @@
-"""Clusters of kbrokers in processes of their own, over a real ZooKeeper."""
+"""Clusters of kbroker processes, with a real ZooKeeper."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.controller.conftest import zookeeper
 
 __all__ = ["RunningCluster", "zookeeper"]
 
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 SESSION_MS = 1500
 
 _chroots = itertools.count()
@@ -29,7 +29,7 @@ class RunningCluster:
         self.directory = directory
         self.brokers: dict[int, ChildBroker] = {}
 
-    async def start(self, broker_id: int, *settings: str) -> ChildBroker:
+    async def start(self, broker_id: int, *settings: str, more_dirs: Sequence[Path] = ()) -> ChildBroker:
         known = self.brokers.get(broker_id)
         properties = [
             f"broker.id={broker_id}",
@@ -39,47 +39,47 @@ class RunningCluster:
             "default.replication.factor=3",
             *settings,
         ]
-        arguments = [part for each in properties for part in ("--set", each)]
+        arguments = [part for setting in properties for part in ("--set", setting)]
         if known is not None:
-            arguments += ["--listen", f"127.0.0.1:{known.port}"]  # as a broker that is restarted
-        child = await spawn(self.directory / str(broker_id), *arguments)
+            arguments += ["--listen", f"127.0.0.1:{known.port}"]  # a restarted broker keeps its port
+        child = await spawn(self.directory / str(broker_id), *arguments, more_dirs=more_dirs)
         self.brokers[broker_id] = child
         await child.wait_ready()
         return child
 
     @property
     def alive(self) -> dict[int, ChildBroker]:
-        return {broker_id: each for broker_id, each in self.brokers.items() if each.process.returncode is None}
+        return {broker_id: broker for broker_id, broker in self.brokers.items() if broker.process.returncode is None}
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{each.port}" for each in self.alive.values())
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.alive.values())
 
     async def metadata(self, broker_id: int) -> Any:
-        """As librdkafka reads it from this broker."""
+        """Returns the metadata that librdkafka reads from this broker."""
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.brokers[broker_id].port}", "log_level": 0})
-        return await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=PATIENCE_SECONDS))
+        return await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=TIMEOUT_SECONDS))
 
     async def seen_by(self, broker_id: int) -> tuple[object, ...]:
         found = await self.metadata(broker_id)
         topics = {
-            name: {index: (each.leader, sorted(each.isrs)) for index, each in topic.partitions.items()}
+            name: {index: (partition.leader, sorted(partition.isrs)) for index, partition in topic.partitions.items()}
             for name, topic in found.topics.items()
         }
         return found.controller_id, sorted(found.brokers), topics
 
     async def until_agreed(self, condition: Callable[[int, list[int], dict[str, Any]], bool]) -> Any:
-        """All live brokers say the same, and the condition holds of it: controller, brokers, topics."""
+        """Waits until all live brokers return equal metadata and the condition holds for it."""
         seen: list[Any] = []
-        with trio.move_on_after(PATIENCE_SECONDS):
+        with trio.move_on_after(TIMEOUT_SECONDS):
             while True:
                 seen = [await self.seen_by(broker_id) for broker_id in self.alive]
-                if all(each == seen[0] for each in seen) and condition(*seen[0]):
+                if all(view == seen[0] for view in seen) and condition(*seen[0]):
                     return seen[0]
         pytest.fail(f"they do not agree: {seen}")
 
     def log(self) -> str:
-        return "\n".join(f"broker {broker_id}:\n{each.stderr}" for broker_id, each in self.brokers.items())
+        return "\n".join(f"broker {broker_id}:\n{broker.stderr}" for broker_id, broker in self.brokers.items())
 
 
 @asynccontextmanager
@@ -92,8 +92,8 @@ async def running_cluster(zookeeper: str, directory: Path, size: int) -> AsyncIt
         yield cluster
     finally:
         with trio.CancelScope(shield=True):
-            for each in cluster.alive.values():
-                await each.kill()
+            for broker in cluster.alive.values():
+                await broker.kill()
 
 
 @pytest.fixture

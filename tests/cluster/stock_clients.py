@@ -1,4 +1,4 @@
-"""Stock clients that go on while brokers die: a producer that waits for every replica, and a group that follows it."""
+"""Stock clients that run while brokers are killed: a producer with acks=all, and a consumer group."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.cluster.conftest import PATIENCE_SECONDS, RunningCluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
 
 _QUIET: dict[str, Any] = {"log_level": 0, "topic.metadata.refresh.interval.ms": 1000}
 _OUTSTANDING = 100
-# That a broker is away is told, and is no error of the producer's: it tries again.
+# librdkafka reports that a broker is down, but retries: this is not a failure of the producer.
 _PASSING = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT))
 
 
 class InThread(ABC):
-    """A client that works until the block is left."""
+    """A client that works in a thread until its `with` block ends."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -29,7 +29,7 @@ class InThread(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Until `_stop` is set."""
+        """Works until `_stop` is set."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -42,7 +42,7 @@ class InThread(ABC):
 
 
 class NumberedRecords(InThread):
-    """Writes 0, 1, 2, ... to the partitions of a topic in turn, in a thread of its own."""
+    """Writes 0, 1, 2, ... to the partitions of a topic in turn."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.sent: list[list[bytes]] = [[] for _ in range(partitions)]
@@ -57,7 +57,7 @@ class NumberedRecords(InThread):
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 1,
-                "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
+                "message.timeout.ms": int(TIMEOUT_SECONDS * 1000),
                 "error_cb": self._on_error,
             }
         )
@@ -89,11 +89,11 @@ class NumberedRecords(InThread):
             self._producer.poll(0.002)
             while len(self._producer) > _OUTSTANDING and not self._stop.is_set():
                 self._producer.poll(0.05)
-        self._producer.flush(PATIENCE_SECONDS)
+        self._producer.flush(TIMEOUT_SECONDS)
 
 
 class Group(InThread):
-    """One member that commits what it has read, in a thread of its own."""
+    """A group member that commits the records that it has read."""
 
     def __init__(self, bootstrap: str, topic: str, name: str) -> None:
         super().__init__()
@@ -111,21 +111,21 @@ class Group(InThread):
         consumer = Consumer(self._config)
         consumer.subscribe([self._topic])
         while not self._stop.is_set():
-            messages = [each for each in consumer.consume(200, timeout=0.1) if each.error() is None]
-            self.read.update(value for each in messages if (value := each.value()) is not None)
+            messages = [message for message in consumer.consume(200, timeout=0.1) if message.error() is None]
+            self.read.update(value for message in messages if (value := message.value()) is not None)
             if messages:
                 try:
                     consumer.commit(asynchronous=False)
                 except KafkaException:
-                    continue  # its coordinator is away: the next one carries this too
-        with suppress(KafkaException):  # nothing is left to commit
+                    continue  # the coordinator is down: the next commit includes this one
+        with suppress(KafkaException):  # nothing to commit
             consumer.commit(asynchronous=False)
         consumer.close()
 
 
 async def eventually(condition: Callable[[], bool], problem: Callable[[], object]) -> None:
-    """Stock clients work in threads of their own: there is no event to wait for, hence the poll."""
-    with trio.move_on_after(PATIENCE_SECONDS):
+    """Polls the condition: stock clients work in threads and set no trio event."""
+    with trio.move_on_after(TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.01)
         return
@@ -141,23 +141,23 @@ def committed(bootstrap: str, topic: str, partitions: int, group: str) -> list[i
     consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": group})
     try:
         wanted = [TopicPartition(topic, index) for index in range(partitions)]
-        return [each.offset for each in consumer.committed(wanted, timeout=PATIENCE_SECONDS)]
+        return [partition.offset for partition in consumer.committed(wanted, timeout=TIMEOUT_SECONDS)]
     finally:
         consumer.close()
 
 
 def read_all(bootstrap: str, topic: str, partition: int) -> list[bytes]:
-    """Everything that is committed in a partition, from its beginning."""
+    """Returns all committed records of a partition."""
     consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     try:
         wanted = TopicPartition(topic, partition, 0)
         consumer.assign([wanted])
-        _start, end = consumer.get_watermark_offsets(wanted, timeout=PATIENCE_SECONDS)
+        _start, end = consumer.get_watermark_offsets(wanted, timeout=TIMEOUT_SECONDS)
         values: list[bytes] = []
         while consumer.position([wanted])[0].offset < end:
-            for each in consumer.consume(500, timeout=0.5):
-                value = each.value()
-                assert each.error() is None
+            for message in consumer.consume(500, timeout=0.5):
+                value = message.value()
+                assert message.error() is None
                 assert value is not None
                 values.append(value)
         return values

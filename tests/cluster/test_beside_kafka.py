@@ -1,4 +1,4 @@
-"""A kbroker and an Apache Kafka 3.9 in one cluster: either may be the controller, and both tell clients the same."""
+"""A kbroker and an Apache Kafka 3.9 in one cluster: either may be the controller, and both give equal metadata."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 import trio
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.process import free_ports
-from tests.cluster.conftest import PATIENCE_SECONDS, SESSION_MS, RunningCluster, running_cluster
+from tests.cluster.conftest import SESSION_MS, TIMEOUT_SECONDS, RunningCluster, running_cluster
 from tests.cluster.stock_clients import NumberedRecords, goes_on, read_all
 from tests.cluster.test_cluster import all_led, create
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
 KAFKA_ID = 10
-OFFSETS_PARTITIONS = 5  # another number than ours
+OFFSETS_PARTITIONS = 5  # different from kbroker's default
 
 PROPERTIES = """\
 broker.id={broker_id}
@@ -35,11 +36,16 @@ OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class Kafka:
-    """Stands among the brokers of a RunningCluster as one of them."""
+    """An Apache Kafka broker with the interface of a broker of RunningCluster."""
 
-    def __init__(self, process: trio.Process, port: int) -> None:
+    def __init__(self, process: trio.Process, port: int, log: Path) -> None:
         self.process = process
         self.port = port
+        self._log = log
+
+    @property
+    def stderr(self) -> str:
+        return self._log.read_text()
 
     async def kill(self) -> None:
         self.process.kill()
@@ -48,7 +54,7 @@ class Kafka:
 
 @contextmanager
 def prepared(directory: Path, connect: str, port: int) -> Iterator[int]:
-    """A directory for Kafka with its properties, and a file for what it prints."""
+    """Creates Kafka's directory with its properties, and a file for its output."""
     directory.mkdir()
     text = PROPERTIES.format(
         broker_id=KAFKA_ID,
@@ -64,17 +70,33 @@ def prepared(directory: Path, connect: str, port: int) -> Iterator[int]:
 
 
 def replicas(directory: Path, topic: str) -> list[str]:
-    return [each.name for each in directory.glob(f"{topic}-[0-9]")]
+    return [path.name for path in directory.glob(f"{topic}-[0-9]")]
+
+
+async def describe_group(admin: AdminClient, group: str) -> None:
+    """Describes a group, which creates the offsets topic.
+
+    A broker may name the coordinator before the coordinator has heard of its election. librdkafka does not retry then.
+    """
+    while True:
+        described = admin.describe_consumer_groups([group])[group]
+        try:
+            await trio.to_thread.run_sync(lambda: described.result(TIMEOUT_SECONDS))  # noqa: B023
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_COORDINATOR:
+                raise
+        else:
+            return
 
 
 @asynccontextmanager
 async def kafka_beside(cluster: RunningCluster, classpath: str, java: str, directory: Path) -> AsyncIterator[None]:
-    """An Apache Kafka that has joined the cluster."""
+    """Starts an Apache Kafka that joins the cluster."""
     (port,) = free_ports(1)
     command = [java, *OPTIONS, "-cp", classpath, "kafka.Kafka", str(directory / "server.properties")]
     with prepared(directory, cluster.connect, port) as log:
         process = await trio.lowlevel.open_process(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory)
-    cluster.brokers[KAFKA_ID] = Kafka(process, port)  # type: ignore[assignment]
+    cluster.brokers[KAFKA_ID] = Kafka(process, port, directory / "log.txt")  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -82,7 +104,9 @@ async def kafka_beside(cluster: RunningCluster, classpath: str, java: str, direc
             await cluster.brokers[KAFKA_ID].kill()
 
 
-async def test_both_lead_follow_and_control(zookeeper: str, java: str, judge39_classpath: str, tmp_path: Path) -> None:
+async def test_both_can_lead_follow_and_be_the_controller(
+    zookeeper: str, java: str, judge39_classpath: str, tmp_path: Path
+) -> None:
     async with (
         running_cluster(zookeeper, tmp_path, 1) as cluster,
         kafka_beside(cluster, judge39_classpath, java, tmp_path / "kafka"),
@@ -95,16 +119,15 @@ async def test_both_lead_follow_and_control(zookeeper: str, java: str, judge39_c
 
         assert len(replicas(tmp_path / "1", "orders")) == 4
 
-        # Kafka's broker asks our controller for the topic that it needs.
+        # Kafka's broker sends CreateTopics to kbroker's controller.
         kafka_admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.brokers[KAFKA_ID].port}", "log_level": 0})
-        groups = kafka_admin.describe_consumer_groups(["group"])
-        await trio.to_thread.run_sync(lambda: groups["group"].result(PATIENCE_SECONDS))
+        await describe_group(kafka_admin, "group")
         _c, _b, topics = await cluster.until_agreed(
             lambda _c, brokers, topics: all_led(brokers, topics, "__consumer_offsets")
         )
         assert len(topics["__consumer_offsets"]) == OFFSETS_PARTITIONS
 
-        # A clean stop: Kafka leads everything, and is the controller.
+        # After a clean stop of kbroker, Kafka leads all partitions and is the controller.
         assert await cluster.brokers[1].terminate() == 0
         await cluster.until_agreed(
             lambda controller, brokers, topics: (
@@ -112,7 +135,7 @@ async def test_both_lead_follow_and_control(zookeeper: str, java: str, judge39_c
             )
         )
 
-        # Back again, told by Kafka what is where; and told to delete.
+        # After its restart kbroker gets the metadata and a deletion from Kafka's controller.
         await cluster.start(1)
         await cluster.until_agreed(
             lambda controller, brokers, topics: (
@@ -123,12 +146,14 @@ async def test_both_lead_follow_and_control(zookeeper: str, java: str, judge39_c
         await cluster.until_agreed(lambda _c, brokers, topics: all_led(brokers, topics, "more"))
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.brokers[1].port}", "log_level": 0})
         futures = admin.delete_topics(["orders"])
-        await trio.to_thread.run_sync(lambda: futures["orders"].result(PATIENCE_SECONDS))
+        await trio.to_thread.run_sync(lambda: futures["orders"].result(TIMEOUT_SECONDS))
         await cluster.until_agreed(lambda _c, _b, topics: "orders" not in topics)
         assert replicas(tmp_path / "1", "orders") == []
 
 
-async def test_each_copies_from_the_other(zookeeper: str, java: str, judge39_classpath: str, tmp_path: Path) -> None:
+async def test_both_replicate_from_each_other(
+    zookeeper: str, java: str, judge39_classpath: str, tmp_path: Path
+) -> None:
     async with (
         running_cluster(zookeeper, tmp_path, 1) as cluster,
         kafka_beside(cluster, judge39_classpath, java, tmp_path / "kafka"),
@@ -146,7 +171,7 @@ async def test_each_copies_from_the_other(zookeeper: str, java: str, judge39_cla
 
         with records.running():
             await goes_on(records, cluster, by=100)
-            # Kafka leads everything that we led, and we follow when we are back.
+            # Kafka leads kbroker's partitions, and kbroker follows after its restart.
             await cluster.brokers[1].kill()
             await goes_on(records, cluster, by=100)
             await cluster.start(1)
@@ -160,7 +185,7 @@ async def test_each_copies_from_the_other(zookeeper: str, java: str, judge39_cla
             return [read_all(bootstrap, "orders", index) for index in range(2)]
 
         assert await trio.to_thread.run_sync(read, KAFKA_ID) == records.sent
-        # All that Kafka led is ours now, and what it took meanwhile.
+        # kbroker leads Kafka's partitions, with the records that Kafka accepted.
         await cluster.brokers[KAFKA_ID].kill()
         await cluster.until_agreed(lambda _c, brokers, topics: brokers == [1] and all_led(brokers, topics, "orders"))
         assert await trio.to_thread.run_sync(read, 1) == records.sent

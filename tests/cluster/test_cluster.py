@@ -1,4 +1,4 @@
-"""Three kbrokers and a ZooKeeper, as stock clients see them while brokers die, stop and come back."""
+"""Three kbrokers and a ZooKeeper with stock clients, while brokers are killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from kafka.admin import KafkaAdminClient
 
 from tests.broker.child import spawn
-from tests.cluster.conftest import PATIENCE_SECONDS, RunningCluster, running_cluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_cluster
 
 pytestmark = pytest.mark.jvm
 
@@ -30,7 +30,7 @@ def all_led(brokers: list[int], topics: dict[str, Any], topic: str) -> bool:
 async def create(cluster: RunningCluster, topic: str, partitions: int = 3, replicas: int = 3) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     futures = admin.create_topics([NewTopic(topic, partitions, replicas)])
-    await trio.to_thread.run_sync(lambda: futures[topic].result(PATIENCE_SECONDS))
+    await trio.to_thread.run_sync(lambda: futures[topic].result(TIMEOUT_SECONDS))
 
 
 async def test_a_topic_that_a_client_creates_is_the_same_on_every_broker(three: RunningCluster) -> None:
@@ -49,12 +49,12 @@ async def test_partitions_configs_and_deletions_reach_every_broker(three: Runnin
     admin = AdminClient({"bootstrap.servers": three.bootstrap, "log_level": 0})
 
     def grow() -> None:
-        admin.create_partitions([NewPartitions("orders", 5)])["orders"].result(PATIENCE_SECONDS)
+        admin.create_partitions([NewPartitions("orders", 5)])["orders"].result(TIMEOUT_SECONDS)
 
     def alter() -> None:
         entry = ConfigEntry("retention.ms", "12345", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource("topic", "orders", incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+        admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_SECONDS)
 
     await trio.to_thread.run_sync(grow)
     await three.until_agreed(lambda _c, _b, topics: len(topics.get("orders", ())) == 5)
@@ -63,18 +63,18 @@ async def test_partitions_configs_and_deletions_reach_every_broker(three: Runnin
     def retention(broker_id: int) -> str:
         single = AdminClient({"bootstrap.servers": f"127.0.0.1:{three.brokers[broker_id].port}", "log_level": 0})
         resource = ConfigResource("topic", "orders")
-        return str(single.describe_configs([resource])[resource].result(PATIENCE_SECONDS)["retention.ms"].value)
+        return str(single.describe_configs([resource])[resource].result(TIMEOUT_SECONDS)["retention.ms"].value)
 
-    with trio.fail_after(PATIENCE_SECONDS):
+    with trio.fail_after(TIMEOUT_SECONDS):
         for broker_id in three.brokers:
             while await trio.to_thread.run_sync(retention, broker_id) != "12345":
                 await trio.lowlevel.checkpoint()
 
-    await trio.to_thread.run_sync(lambda: admin.delete_topics(["orders"])["orders"].result(PATIENCE_SECONDS))
+    await trio.to_thread.run_sync(lambda: admin.delete_topics(["orders"])["orders"].result(TIMEOUT_SECONDS))
     await three.until_agreed(lambda _c, _b, topics: "orders" not in topics)
 
 
-async def test_another_broker_leads_when_one_is_killed_and_it_comes_back_as_a_follower(three: RunningCluster) -> None:
+async def test_another_broker_leads_when_one_is_killed_and_restarts_as_follower(three: RunningCluster) -> None:
     await create(three, "orders", 3)
     controller, _brokers, before = await three.until_agreed(lambda _c, _b, topics: "orders" in topics)
     victim = next(broker_id for broker_id in (1, 2, 3) if broker_id != controller)
@@ -83,7 +83,7 @@ async def test_another_broker_leads_when_one_is_killed_and_it_comes_back_as_a_fo
         lambda _c, brokers, topics: victim not in brokers and all_led(brokers, topics, "orders")
     )
     for index, (leader, isr) in before["orders"].items():
-        assert after["orders"][index][1] == [each for each in isr if each != victim]
+        assert after["orders"][index][1] == [replica for replica in isr if replica != victim]
         if leader != victim:
             assert after["orders"][index][0] == leader
     await three.start(victim)
@@ -102,7 +102,7 @@ async def test_another_controller_is_elected_when_it_is_killed(three: RunningClu
     await three.until_agreed(lambda _c, _b, topics: "after" in topics)
 
 
-async def test_a_controller_that_was_asleep_finds_that_it_is_none_any_more(three: RunningCluster) -> None:
+async def test_a_suspended_controller_resigns_when_it_resumes(three: RunningCluster) -> None:
     await create(three, "orders")
     controller, _b, _t = await three.until_agreed(lambda _c, brokers, topics: len(brokers) == 3 and "orders" in topics)
     sleeper = three.brokers.pop(controller)
@@ -124,7 +124,7 @@ async def test_a_controller_that_was_asleep_finds_that_it_is_none_any_more(three
     )
 
 
-async def test_a_broker_that_is_stopped_hands_over_before_it_goes(three: RunningCluster) -> None:
+async def test_a_stopped_broker_moves_its_leaderships_first(three: RunningCluster) -> None:
     await create(three, "orders", 6)
     controller, _b, _t = await three.until_agreed(lambda _c, _b, topics: "orders" in topics)
     assert await three.brokers[controller].terminate() == 0
@@ -136,12 +136,12 @@ async def test_a_broker_that_is_stopped_hands_over_before_it_goes(three: Running
     await three.until_agreed(lambda _c, brokers, topics: brokers == [1, 2, 3] and all_led(brokers, topics, "orders"))
 
 
-async def test_topics_come_by_being_asked_for_at_any_broker(three: RunningCluster) -> None:
+async def test_topics_are_auto_created_at_any_broker(three: RunningCluster) -> None:
     await three.until_agreed(lambda _c, brokers, _t: len(brokers) == 3)
 
     def ask(broker_id: int) -> None:
         admin = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{three.brokers[broker_id].port}")
-        admin.list_group_offsets({f"group-{broker_id}": None})  # finds a coordinator: makes __consumer_offsets
+        admin.list_group_offsets({f"group-{broker_id}": None})  # finding a coordinator creates __consumer_offsets
         admin.close()
 
     for broker_id in three.brokers:
@@ -157,7 +157,7 @@ async def test_a_coordinator_is_the_leader_of_the_groups_partition(three: Runnin
     admin = AdminClient({"bootstrap.servers": three.bootstrap, "log_level": 0})
 
     def coordinator(group: str) -> int:
-        described = admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
+        described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
         return int(described.coordinator.id)
 
     found = {await trio.to_thread.run_sync(coordinator, f"group-{number}") for number in range(8)}
@@ -168,7 +168,7 @@ async def test_a_coordinator_is_the_leader_of_the_groups_partition(three: Runnin
 async def test_a_second_broker_with_the_same_id_says_so_in_one_line(three: RunningCluster, tmp_path: Any) -> None:
     arguments = ["--set", "broker.id=2", "--set", f"zookeeper.connect={three.connect}"]
     child = await spawn(tmp_path / "rival", *arguments)
-    with trio.fail_after(PATIENCE_SECONDS):
+    with trio.fail_after(TIMEOUT_SECONDS):
         assert await child.process.wait() != 0
     assert child.stderr.splitlines()[-1].endswith("broker.id=2 is in use by another broker of this cluster")
     assert "Traceback" not in child.stderr

@@ -1,4 +1,4 @@
-"""Logs that lost records, in a cluster: what takes their place is in a new leader epoch, whoever is the controller."""
+"""Logs that lost records, in a cluster: new records are in a new leader epoch, whichever broker is the controller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.cluster.conftest import PATIENCE_SECONDS, RunningCluster, running_cluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_cluster
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -19,19 +19,19 @@ TOPIC = "orders"
 async def create_on(cluster: RunningCluster, broker_id: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     futures = admin.create_topics([NewTopic(TOPIC, 1, replica_assignment=[[broker_id]])])
-    await trio.to_thread.run_sync(lambda: futures[TOPIC].result(PATIENCE_SECONDS))
+    await trio.to_thread.run_sync(lambda: futures[TOPIC].result(TIMEOUT_SECONDS))
 
 
 def write(cluster: RunningCluster, value: bytes) -> None:
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     producer.produce(TOPIC, value, on_delivery=lambda error, _message: failures.append(error))
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert producer.flush(TIMEOUT_SECONDS) == 0
     assert failures == [None]
 
 
 def read(cluster: RunningCluster, count: int) -> list[tuple[bytes | None, int | None]]:
-    """Values and the leader epochs that they were written in."""
+    """Returns values and their leader epochs."""
     config = {
         "bootstrap.servers": cluster.bootstrap,
         "group.id": "readers",
@@ -41,7 +41,9 @@ def read(cluster: RunningCluster, count: int) -> list[tuple[bytes | None, int | 
     consumer = Consumer(config)
     try:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        return [(each.value(), each.leader_epoch()) for each in consumer.consume(count, timeout=PATIENCE_SECONDS)]
+        return [
+            (message.value(), message.leader_epoch()) for message in consumer.consume(count, timeout=TIMEOUT_SECONDS)
+        ]
     finally:
         consumer.close()
 
@@ -74,11 +76,11 @@ async def test_a_log_that_lost_its_end_while_its_broker_was_down_goes_on_in_a_ne
         assert later is not None
         assert later > epoch
         assert elected == (2 if controller == "itself" else 1)
-        assert "has been recovered" in cluster.brokers[2].stderr
+        assert "damaged log of orders-0" in cluster.brokers[2].stderr
 
 
 async def led_by(cluster: RunningCluster, broker_id: int) -> int:
-    """Who the controller is then."""
+    """Returns the id of the controller."""
     controller, _brokers, _topics = await cluster.until_agreed(
         lambda _c, _b, topics: topics.get(TOPIC, {}).get(0, (None,))[0] == broker_id
     )
@@ -88,7 +90,7 @@ async def led_by(cluster: RunningCluster, broker_id: int) -> int:
 async def test_a_broker_that_is_killed_and_finds_itself_still_the_leader_takes_a_new_epoch(
     zookeeper: str, tmp_path: Path
 ) -> None:
-    """Nobody was there to elect another: it becomes the controller itself."""
+    """No other broker was running to elect a leader: the broker becomes the controller itself."""
     async with running_cluster(zookeeper, tmp_path, 1) as cluster:
         await create_on(cluster, 1)
         ((_value, before),) = await written_and_read(cluster, b"first", 1)

@@ -1,14 +1,21 @@
-"""Three kbrokers hold the same records: brokers die and stop while stock clients write and read."""
+"""Three kbrokers keep equal replicas while brokers are killed and stopped, and stock clients write and read."""
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
 import trio
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
-from tests.cluster.conftest import PATIENCE_SECONDS, RunningCluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
 from tests.cluster.stock_clients import Group, NumberedRecords, committed, eventually, goes_on, read_all
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
@@ -21,17 +28,17 @@ async def create(cluster: RunningCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     new = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})
     futures = admin.create_topics([new])
-    await trio.to_thread.run_sync(lambda: futures[TOPIC].result(PATIENCE_SECONDS))
+    await trio.to_thread.run_sync(lambda: futures[TOPIC].result(TIMEOUT_SECONDS))
     await all_in_sync(cluster)
 
 
 async def all_in_sync(cluster: RunningCluster) -> None:
-    """Every replica of every topic, the groups' offsets too."""
+    """Waits until every replica of every topic, also of __consumer_offsets, is in sync."""
     await cluster.until_agreed(
         lambda _c, brokers, topics: (
             brokers == [1, 2, 3]
             and TOPIC in topics
-            and all(isr == [1, 2, 3] for each in topics.values() for _leader, isr in each.values())
+            and all(isr == [1, 2, 3] for partitions in topics.values() for _leader, isr in partitions.values())
         )
     )
 
@@ -41,13 +48,13 @@ async def is_without(cluster: RunningCluster, victim: int) -> Any:
         lambda controller, brokers, topics: (
             controller in brokers
             and victim not in brokers
-            and all(leader in brokers for each in topics.values() for leader, _isr in each.values())
+            and all(leader in brokers for partitions in topics.values() for leader, _isr in partitions.values())
         )
     )
 
 
 def check_records(records: NumberedRecords, cluster: RunningCluster) -> None:
-    """All that was sent was acknowledged, and is there once and in order."""
+    """Checks that every sent record was acknowledged, and exists once and in order."""
     assert records.failures == []
     assert records.acknowledged == records.sent
     assert [read_all(cluster.bootstrap, TOPIC, index) for index in range(PARTITIONS)] == records.sent
@@ -61,7 +68,7 @@ async def test_nothing_acknowledged_is_lost_when_a_leader_and_the_controller_are
         with records.running():
             await eventually(lambda: bool(group.read), three.log)
             controller, brokers, _topics = await three.until_agreed(lambda _c, _b, topics: len(topics) == 2)
-            leader = next(each for each in brokers if each != controller)
+            leader = next(broker_id for broker_id in brokers if broker_id != controller)
             for victim in (leader, controller):
                 await three.brokers[victim].kill()
                 await is_without(three, victim)
@@ -74,6 +81,32 @@ async def test_nothing_acknowledged_is_lost_when_a_leader_and_the_controller_are
     await trio.to_thread.run_sync(check_records, records, three)
     offsets = await trio.to_thread.run_sync(committed, three.bootstrap, TOPIC, PARTITIONS, "readers")
     assert offsets == [len(values) for values in records.sent]
+    assert "Traceback" not in three.log()
+
+
+async def test_other_brokers_lead_when_all_directories_of_a_broker_have_failed(three: RunningCluster) -> None:
+    await create(three)
+    records = NumberedRecords(three.bootstrap, TOPIC, PARTITIONS)
+    with records.running():
+        await goes_on(records, three)
+        victim = three.brokers[1]
+        for index in range(PARTITIONS):
+            shutil.rmtree(three.directory / "1" / f"{TOPIC}-{index}")
+        # The next file that the broker creates there is missing its directory.
+        admin = AdminClient({"bootstrap.servers": three.bootstrap, "log_level": 0})
+        resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+        resource.add_incremental_config(
+            ConfigEntry("segment.bytes", "1048576", incremental_operation=AlterConfigOpType.SET)
+        )
+        resource.add_incremental_config(ConfigEntry("segment.ms", "1", incremental_operation=AlterConfigOpType.SET))
+        futures = admin.incremental_alter_configs([resource])
+        await trio.to_thread.run_sync(lambda: futures[resource].result(TIMEOUT_SECONDS))
+        with trio.fail_after(TIMEOUT_SECONDS):
+            assert await victim.process.wait() != 0
+        await is_without(three, 1)
+        await goes_on(records, three)
+    await trio.to_thread.run_sync(check_records, records, three)
+    assert "have failed" in victim.stderr
     assert "Traceback" not in three.log()
 
 

@@ -1,4 +1,4 @@
-"""The trees that the controller's tests run on: the embedded one, and a real ZooKeeper where there is a JDK."""
+"""Trees for the controller's tests: the embedded tree, and a real ZooKeeper if a JDK is installed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from typing import Any, Protocol
 import pytest
 from kazoo.client import KazooClient
 
-from kbroker.controller.embedded_tree import EmbeddedStore, EmbeddedTree, open_embedded_store
-from kbroker.controller.tree import Tree
-from kbroker.controller.zookeeper_tree import ZooKeeperTree, open_zookeeper_tree
+from kbroker.controller.trees.embedded_store import EmbeddedStore, open_embedded_store
+from kbroker.controller.trees.embedded_tree import EmbeddedTree
+from kbroker.controller.trees.tree import Tree
+from kbroker.controller.trees.zookeeper_tree import ZooKeeperTree, open_zookeeper_tree
 
 STARTUP_SECONDS = 60
 
 
 class Sessions(Protocol):
-    """Sessions over one tree, and the ways in which they end."""
+    """Opens, closes and expires sessions of one tree."""
 
     async def open(self) -> Tree: ...
 
@@ -59,7 +60,7 @@ class ZooKeeperSessions:
         tree._client.stop()
 
     async def expire(self, tree: Tree) -> None:
-        """Another client takes the session over and ends it: the server then knows it no more."""
+        """Expires the session: another client takes it over and closes it."""
         assert isinstance(tree, ZooKeeperTree)
         thief = KazooClient(self.connect.partition("/")[0], client_id=tree._client.client_id)
         thief.start(timeout=STARTUP_SECONDS)
@@ -69,7 +70,7 @@ class ZooKeeperSessions:
 
 @pytest.fixture(scope="session")
 def zookeeper(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """HOST:PORT of a ZooKeeper that runs as long as the tests."""
+    """Runs a ZooKeeper during the tests. Returns its HOST:PORT."""
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
         pytest.skip("needs a JDK and pyspark, whose jars hold a ZooKeeper: pyspark is not installed")
@@ -82,7 +83,7 @@ def zookeeper(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     )
     classpath = str(Path(spark.origin).parent / "jars" / "*")
     main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-    # Small and quick to start: it holds a few hundred nodes for a few seconds.
+    # Small and quick to start: the tests create a few hundred nodes.
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no"]
     with (directory / "log.txt").open("wb") as log:
         server = subprocess.Popen(
@@ -108,7 +109,7 @@ def _wait_until_it_answers(address: str, log: Path) -> None:
 
 @pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.jvm)])
 def zookeeper_address(request: pytest.FixtureRequest) -> str | None:
-    """None stands for the embedded tree."""
+    """Address of the ZooKeeper, or None for the embedded tree."""
     address: str | None = request.getfixturevalue("zookeeper") if request.param == "zookeeper" else None
     return address
 
@@ -118,7 +119,7 @@ _chroots = itertools.count()
 
 @pytest.fixture
 async def sessions(zookeeper_address: str | None) -> AsyncIterator[Sessions]:
-    """Every test has a tree of its own, empty at first."""
+    """Every test gets a new, empty tree."""
     async with AsyncExitStack() as stack:
         if zookeeper_address is None:
             yield EmbeddedSessions(await stack.enter_async_context(open_embedded_store(":memory:")))

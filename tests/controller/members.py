@@ -1,4 +1,4 @@
-"""Several members of one cluster in one loop: requests between them pass the codecs, but no socket."""
+"""Several cluster members in one event loop: their requests are encoded and decoded, but not sent over sockets."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ import trio
 
 from kbroker.client.address import Address
 from kbroker.client.failures import ConnectionFailed
-from kbroker.config import BrokerConfig, Endpoint
-from kbroker.controller.cluster_member import ClusterMember
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.endpoints import Endpoint
+from kbroker.controller.cluster.cluster_member import ClusterMember
 from kbroker.controller.controller import Controller
 from kbroker.controller.image import Image
-from kbroker.controller.tree import Tree
+from kbroker.controller.trees.tree import Tree
 from kbroker.errors import Refusal
 from kbroker.protocol.compiler.load import codec
+from kbroker.protocol.messages import leader_and_isr as messages
 from kbroker.protocol.registry import Api
 from tests.controller.conftest import Sessions
 from tests.controller.test_controller import Recorder, StoppedClock
 
-__all__ = ["Members", "OneMember", "open_members"]
+__all__ = ["TIMEOUT_SECONDS", "Members", "OneMember", "open_members"]
 
-PATIENCE_SECONDS = 20
+TIMEOUT_SECONDS = 20
 
 
 class OneMember:
@@ -55,7 +57,7 @@ class OneMember:
 
 
 class Wire:
-    """A connection whose other end is called directly, with what the codecs make of the request."""
+    """A connection that calls the other member directly, with the encoded and decoded request."""
 
     is_open = True
 
@@ -63,7 +65,7 @@ class Wire:
         self._members = members
         self._broker_id = broker_id
 
-    async def ask(self, asked: Api, /, *, at_least: int = 0, timeout_s: float = 30, **members: Any) -> Any:
+    async def send(self, asked: Api, /, *, at_least: int = 0, timeout_s: float = 30, **members: Any) -> Any:
         await trio.lowlevel.checkpoint()
         peer = self._members.reachable(self._broker_id)
         parts: list[Any] = []
@@ -90,16 +92,17 @@ class Members:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def start(self, broker_id: int, **properties: str) -> OneMember:
-        tree = await self._sessions.open()
+    async def start(self, broker_id: int, *, tree: Tree | None = None, **properties: str) -> OneMember:
+        """`tree`: the broker's session, if the test needs its own."""
+        tree = tree or await self._sessions.open()
         settings = {name.replace("_", "."): text for name, text in properties.items()}
         one = OneMember(broker_id, tree, self, settings)
         await self._nursery.start(one.run)
-        self.all[broker_id] = one  # reachable from here on: a broker accepts nothing before it is registered
+        self.all[broker_id] = one  # reachable from here on: a broker accepts no connections before it is registered
         return one
 
     async def kill(self, broker_id: int) -> None:
-        """Its session ends; nothing was handed over."""
+        """Ends the member and its session, without a controlled shutdown."""
         one = self.all.pop(broker_id)
         one.scope.cancel()
         await self._sessions.close(one.tree)
@@ -120,45 +123,64 @@ class Members:
 
     def handlers(self, peer: OneMember) -> dict[int, Callable[[Any], Any]]:
         async def update_metadata(body: Any) -> Any:
-            await peer.member.inbox.update_metadata(body)
+            await peer.member.control_requests.update_metadata(body)
             return _Answer()
 
         async def leader_and_isr(body: Any) -> Any:
-            await peer.member.inbox.leader_and_isr(body)
-            return _Answer()
+            codes = await peer.member.control_requests.leader_and_isr(body)
+            return messages.RESPONSE(
+                topics=[
+                    messages.LeaderAndIsrTopicError(
+                        topic_id=topic.topic_id,
+                        partition_errors=[
+                            messages.LeaderAndIsrPartitionError(
+                                partition_index=state.partition_index,
+                                error_code=codes[topic.topic_name, state.partition_index],
+                            )
+                            for state in topic.partition_states
+                        ],
+                    )
+                    for topic in body.topic_states
+                ]
+            )
 
         async def stop_replica(body: Any) -> Any:
-            await peer.member.inbox.stop_replica(body)
+            await peer.member.control_requests.stop_replica(body)
             return _Answer()
 
-        return {4: leader_and_isr, 5: stop_replica, 6: update_metadata}
+        async def controlled_shutdown(body: Any) -> Any:
+            await peer.controller.shut_down(body.broker_id, body.broker_epoch)
+            return _Answer()
+
+        return {4: leader_and_isr, 5: stop_replica, 6: update_metadata, 7: controlled_shutdown}
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Looked at whenever an image has changed."""
-        with trio.fail_after(PATIENCE_SECONDS):
+        """Waits for the condition, which is checked after each change of an image."""
+        with trio.fail_after(TIMEOUT_SECONDS):
             while not condition():
                 await self._changed.wait()
 
     async def until_agreed(self, condition: Callable[[Image], bool] = lambda image: True) -> Image:
-        """All know the same brokers, topics and controller, and the condition holds; that image, of the controller."""
+        """Waits until all members have equal images for which the condition holds. Returns the image."""
         images: list[Image] = []
 
         def agree() -> bool:
-            images[:] = [each.image for each in self.all.values()]
+            images[:] = [member.image for member in self.all.values()]
             first = images[0]
-            return all(_seen(each) == _seen(first) and condition(each) for each in images)
+            return all(_seen(image) == _seen(first) and condition(image) for image in images)
 
         await self.until(agree)
         return images[0]
 
     @property
     def controller(self) -> OneMember:
-        (one,) = [each for each in self.all.values() if each.member.is_controller]
+        (one,) = [member for member in self.all.values() if member.member.is_controller]
         return one
 
 
 class _Answer:
     error_code = 0
+    remaining_partitions = ()
 
 
 def _seen(image: Image) -> tuple[object, ...]:

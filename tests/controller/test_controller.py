@@ -1,4 +1,4 @@
-"""The controller of a cluster of one, on the embedded tree and on a real ZooKeeper."""
+"""The controller of a single node, on the embedded tree and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 import trio
 
-from kbroker.config import BrokerConfig, Endpoint
-from kbroker.controller import znodes
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.endpoints import Endpoint
 from kbroker.controller.changes import (
     BrokerAdded,
     Change,
@@ -20,10 +20,12 @@ from kbroker.controller.changes import (
     TopicConfigsChanged,
     TopicRemoved,
 )
-from kbroker.controller.controller import Controller, generate_broker_id
-from kbroker.controller.image import NO_LEADER, Image, Partition, Topic
-from kbroker.controller.topic_rules import NewTopic
-from kbroker.controller.tree import Delete, SetData, Tree, ensure_path
+from kbroker.controller.controller import Controller
+from kbroker.controller.image import NO_LEADER, Image, PartitionState, TopicImage
+from kbroker.controller.registration import generate_broker_id
+from kbroker.controller.rules.topic_rules import NewTopic
+from kbroker.controller.trees import znodes
+from kbroker.controller.trees.tree import Delete, SetData, Tree, ensure_path
 from kbroker.errors import Refusal, UserError
 from kbroker.names import uuid_from_text
 from kbroker.protocol.error_codes import ErrorCode
@@ -41,7 +43,7 @@ class StoppedClock:
 
 
 class Recorder:
-    """A listener that keeps what it was told."""
+    """A listener that records the changes."""
 
     def __init__(self) -> None:
         self.image = Image()
@@ -73,7 +75,7 @@ async def started(tree: Tree, **properties: str) -> Controller:
 
 
 async def restarted(sessions: Sessions, tree: Tree, **properties: str) -> Controller:
-    """As after a kill: the old session is gone, nothing was tidied up."""
+    """Starts a controller as after kill -9: the old session has ended, without cleanup."""
     await sessions.close(tree)
     return await started(await sessions.open(), **properties)
 
@@ -136,7 +138,7 @@ async def test_a_created_topic_has_kafkas_nodes(tree: Tree) -> None:
     topic = await controller.create_topic(NewTopic("a", 2, 1, configs={"segment.bytes": "1000"}))
     assert topic == controller.image.topic("a") == controller.image.topic_by_id(topic.id)
     assert topic.configs == {"segment.bytes": "1000"}
-    expected = Partition(1, 0, (1,), (1,), partition_epoch=0, controller_epoch=1)
+    expected = PartitionState(1, 0, (1,), (1,), partition_epoch=0, controller_epoch=1)
     assert topic.partitions == (expected, expected)
     node = await tree.get("/brokers/topics/a")
     assert znodes.decode_topic("a", node.data) == (topic.id, {0: (1,), 1: (1,)}, {}, {})
@@ -146,7 +148,7 @@ async def test_a_created_topic_has_kafkas_nodes(tree: Tree) -> None:
     assert znodes.decode_configs((await tree.get("/config/topics/a")).data) == {"segment.bytes": "1000"}
 
 
-async def test_counts_that_are_left_open_are_the_brokers(tree: Tree) -> None:
+async def test_default_counts_are_those_of_the_broker_config(tree: Tree) -> None:
     controller = await started(tree, num_partitions="4")
     assert len((await controller.create_topic(NewTopic("a"))).partitions) == 4
     assert len((await controller.create_topic(NewTopic("b", 2))).partitions) == 2
@@ -187,7 +189,7 @@ async def test_partitions_may_be_assigned_to_brokers(tree: Tree) -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("zookeeper_address", ["embedded"], indirect=True)
-async def test_a_topic_that_may_not_be_is_refused_with_kafkas_code(tree: Tree, new: NewTopic, code: ErrorCode) -> None:
+async def test_an_invalid_topic_is_refused_with_kafkas_code(tree: Tree, new: NewTopic, code: ErrorCode) -> None:
     controller = await started(tree)
     await controller.create_topic(NewTopic("is.there"))
     assert await refusal_of(controller.create_topic(new)) is code
@@ -232,7 +234,7 @@ async def test_a_topic_too_large_for_one_write_is_created_and_deleted_whole(sess
     assert restart.image.topics == {}
 
 
-async def test_topics_that_the_tree_holds_already_are_refused_and_the_others_created(tree: Tree) -> None:
+async def test_topics_that_exist_in_the_tree_are_refused_and_the_others_created(tree: Tree) -> None:
     controller = await started(tree)
     await ensure_path(tree, "/brokers/topics/b")
     await ensure_path(tree, "/config/topics/c")
@@ -245,7 +247,7 @@ async def test_topics_that_the_tree_holds_already_are_refused_and_the_others_cre
     assert znodes.decode_configs((await tree.get("/config/topics/c")).data) == {"retention.ms": "1"}
 
 
-async def test_a_creation_that_was_cut_short_is_ended_at_the_next_start(sessions: Sessions, tree: Tree) -> None:
+async def test_an_interrupted_creation_is_finished_at_the_next_start(sessions: Sessions, tree: Tree) -> None:
     controller = await started(tree)
     topic = await controller.create_topic(NewTopic("a", 3))
     await tree.multi(
@@ -259,13 +261,13 @@ async def test_a_creation_that_was_cut_short_is_ended_at_the_next_start(sessions
     tree = await sessions.open()
     controller = new_controller(tree)
     await controller.load()
-    assert [each.leader for each in controller.image.topics["a"].partitions] == [1, NO_LEADER, NO_LEADER]
+    assert [partition.leader for partition in controller.image.topics["a"].partitions] == [1, NO_LEADER, NO_LEADER]
     listener = Recorder()
     controller.add_listener(listener)
     await controller.register(ENDPOINTS)
     assert controller.image.topics["a"].id == topic.id
-    assert [each.leader for each in controller.image.topics["a"].partitions] == [1, 1, 1]
-    assert [set(each.partitions) for each in listener.take() if isinstance(each, PartitionsChanged)] == [{1, 2}]
+    assert [partition.leader for partition in controller.image.topics["a"].partitions] == [1, 1, 1]
+    assert [set(change.partitions) for change in listener.take() if isinstance(change, PartitionsChanged)] == [{1, 2}]
     assert await tree.exists("/brokers/topics/a/partitions/2/state") is not None
 
 
@@ -289,7 +291,7 @@ async def test_a_deleted_topic_leaves_nothing_and_its_name_is_free(tree: Tree) -
     assert await controller.delete_topic(topic_id=second.id) == second
 
 
-async def test_what_is_not_there_or_may_not_go_is_not_deleted(tree: Tree) -> None:
+async def test_deletion_of_unknown_topics_is_refused_and_may_be_disabled(tree: Tree) -> None:
     controller = await started(tree, delete_topic_enable="false")
     topic = await controller.create_topic(NewTopic("a"))
     assert await refusal_of(controller.delete_topic(name="b")) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -301,7 +303,7 @@ async def test_what_is_not_there_or_may_not_go_is_not_deleted(tree: Tree) -> Non
 async def test_each_of_many_deletions_has_its_own_outcome(tree: Tree) -> None:
     controller = await started(tree)
     a, b = await controller.create_topics([NewTopic("a"), NewTopic("b")])
-    assert isinstance(b, Topic)
+    assert isinstance(b, TopicImage)
     outcomes = await controller.delete_topics(["a", "missing", b.id, "a"])
     assert outcomes[0] == outcomes[3] == a
     assert isinstance(outcomes[1], Refusal)
@@ -309,7 +311,7 @@ async def test_each_of_many_deletions_has_its_own_outcome(tree: Tree) -> None:
     assert controller.image.topics == {}
 
 
-async def test_a_deletion_that_was_cut_short_is_ended_at_the_next_start(sessions: Sessions, tree: Tree) -> None:
+async def test_an_interrupted_deletion_is_finished_at_the_next_start(sessions: Sessions, tree: Tree) -> None:
     controller = await started(tree)
     await controller.create_topics([NewTopic("a", 2), NewTopic("b")])
     await tree.create("/admin/delete_topics/a")
@@ -333,7 +335,7 @@ async def test_partitions_are_added_up_to_a_total(sessions: Sessions, tree: Tree
     assert listener.take() == []
     await controller.create_partitions("a", 3)
     await controller.create_partitions("a", 4, [[1]])
-    assert [set(each.partitions) for each in listener.take() if isinstance(each, PartitionsChanged)] == [{2}, {3}]
+    assert [set(change.partitions) for change in listener.take() if isinstance(change, PartitionsChanged)] == [{2}, {3}]
     assert (await restarted(sessions, tree)).image.topics == controller.image.topics
 
 
@@ -393,8 +395,8 @@ async def test_a_bumped_leader_epoch_is_kept(sessions: Sessions, tree: Tree) -> 
     await controller.bump_leader_epochs([("a", 1), ("b", 0)])
     await controller.bump_leader_epochs([("a", 1)])
     await controller.bump_leader_epochs([])
-    assert [each.leader_epoch for each in controller.image.topics["a"].partitions] == [0, 2]
-    assert controller.image.partition("b", 0) == Partition(1, 1, (1,), (1,), partition_epoch=1, controller_epoch=1)
+    assert [partition.leader_epoch for partition in controller.image.topics["a"].partitions] == [0, 2]
+    assert controller.image.partition("b", 0) == PartitionState(1, 1, (1,), (1,), partition_epoch=1, controller_epoch=1)
     assert [type(change) for change in listener.take()] == [PartitionsChanged] * 3
     assert (await restarted(sessions, tree)).image.topics == controller.image.topics
 
@@ -406,7 +408,7 @@ async def test_a_partition_whose_leader_is_away_waits_for_a_replica_in_sync(sess
     )
     for name in ("clean", "dirty"):
         path = znodes.state_path(name, 0)
-        away = Partition(2, 5, (2,), (2, 1), partition_epoch=0, controller_epoch=1)
+        away = PartitionState(2, 5, (2,), (2, 1), partition_epoch=0, controller_epoch=1)
         await tree.multi(
             [
                 SetData(path, znodes.encode_state(away)),
@@ -414,11 +416,13 @@ async def test_a_partition_whose_leader_is_away_waits_for_a_replica_in_sync(sess
             ]
         )
     image = (await restarted(sessions, tree)).image
-    assert image.partition("clean", 0) == Partition(NO_LEADER, 6, (2,), (2, 1), partition_epoch=2, controller_epoch=2)
-    assert image.partition("dirty", 0) == Partition(1, 6, (1,), (2, 1), partition_epoch=2, controller_epoch=2)
+    assert image.partition("clean", 0) == PartitionState(
+        NO_LEADER, 6, (2,), (2, 1), partition_epoch=2, controller_epoch=2
+    )
+    assert image.partition("dirty", 0) == PartitionState(1, 6, (1,), (2, 1), partition_epoch=2, controller_epoch=2)
 
 
-async def test_a_controller_that_lost_its_place_cannot_write(tree: Tree) -> None:
+async def test_a_replaced_controller_cannot_write(tree: Tree) -> None:
     controller = await started(tree)
     await tree.set("/controller_epoch", b"9")
     assert await refusal_of(controller.create_topic(NewTopic("a"))) is ErrorCode.NOT_CONTROLLER
@@ -426,12 +430,12 @@ async def test_a_controller_that_lost_its_place_cannot_write(tree: Tree) -> None
     assert await tree.children("/brokers/topics") == []
 
 
-async def test_a_second_broker_is_told_why_it_cannot_join(sessions: Sessions, tree: Tree) -> None:
+async def test_a_second_broker_gets_the_reason_why_it_cannot_join(sessions: Sessions, tree: Tree) -> None:
     await started(tree)
     other = await sessions.open()
     with pytest.raises(UserError, match=r"broker\.id=1 is in use"):
         await started(other)
-    with pytest.raises(UserError, match="another broker is the controller"):
+    with pytest.raises(UserError, match="Another broker is the controller"):
         await new_controller(other, broker_id=2).start(ENDPOINTS)
 
 
@@ -456,7 +460,7 @@ async def test_generated_broker_ids_begin_above_the_reserved_ones(tree: Tree) ->
     assert await generate_broker_id(tree, reserved_max_id=1000) == 1002
 
 
-async def test_a_node_that_cannot_be_read_stops_the_start_in_one_line(sessions: Sessions, tree: Tree) -> None:
+async def test_an_invalid_node_stops_the_start_in_one_line(sessions: Sessions, tree: Tree) -> None:
     await (await started(tree)).create_topic(NewTopic("a"))
     await tree.set("/brokers/topics/a", b"garbage")
     with pytest.raises(UserError, match="topic a is not JSON"):

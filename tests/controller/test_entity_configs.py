@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import pytest
 import trio
 
-from kbroker.config import BrokerConfig
-from kbroker.controller import znodes
+from kbroker.config.broker import BrokerConfig
+from kbroker.controller import config_entities
 from kbroker.controller.changes import EntityConfigsChanged, TopicConfigsChanged
 from kbroker.controller.controller import ConfigsUpdate, Controller
-from kbroker.controller.topic_rules import NewTopic
-from kbroker.controller.tree import Tree
+from kbroker.controller.rules.topic_rules import NewTopic
+from kbroker.controller.trees.tree import Tree
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from tests.controller.conftest import Sessions
@@ -41,8 +41,8 @@ async def node(tree: Tree, path: str) -> object:
     ],
 )
 def test_an_entity_has_the_path_that_kafka_gives_it(parts: tuple[str | None, ...], path: str) -> None:
-    assert znodes.entity_path(*parts) == path
-    assert [each for part in znodes.split_entity_path(path) for each in part] == list(parts)
+    assert config_entities.entity_path(*parts) == path
+    assert [item for part in config_entities.split_entity_path(path) for item in part] == list(parts)
 
 
 async def test_configs_are_kept_in_kafkas_nodes_and_announced(sessions: Sessions, tree: Tree) -> None:
@@ -60,7 +60,7 @@ async def test_configs_are_kept_in_kafkas_nodes_and_announced(sessions: Sessions
     assert set(before) == {"users/alice/clients/app", "groups/billing"}
 
 
-async def test_an_entity_without_configs_leaves_no_node_unless_others_hang_from_it(tree: Tree) -> None:
+async def test_an_entity_without_configs_has_no_node_unless_it_has_children(tree: Tree) -> None:
     controller = await started(tree)
     await controller.update_entity_configs("users/alice", to(consumer_byte_rate="1"))
     await controller.update_entity_configs("users/alice/clients/app", to(consumer_byte_rate="2"))
@@ -84,7 +84,7 @@ async def test_each_update_sees_the_one_before_it(tree: Tree) -> None:
     assert controller.image.configs_of("groups/g") == {"count": "5"}
 
 
-async def test_a_try_a_refusal_and_what_changes_nothing_write_nothing(tree: Tree) -> None:
+async def test_validation_refusals_and_equal_configs_write_nothing(tree: Tree) -> None:
     controller = await started(tree)
     await controller.update_entity_configs("groups/g", to(a="1"))
     listener = Recorder()
@@ -125,14 +125,14 @@ async def test_a_brokers_configs_change_its_config_and_the_topics_that_fall_back
     assert again._config.topic_defaults.retention_ms == 7
 
 
-async def test_a_topics_configs_are_made_from_those_it_has(tree: Tree) -> None:
+async def test_an_update_gets_the_topics_current_configs(tree: Tree) -> None:
     controller = await started(tree)
     await controller.create_topic(NewTopic("orders", configs={"segment.ms": "5"}))
     await controller.update_topic_configs("orders", lambda current: {**current, "retention.ms": "6"})
     assert controller.image.topics["orders"].configs == {"segment.ms": "5", "retention.ms": "6"}
 
 
-async def test_a_topic_whose_node_of_configs_is_missing_gets_one(sessions: Sessions, tree: Tree) -> None:
+async def test_a_missing_config_node_of_a_topic_is_created(sessions: Sessions, tree: Tree) -> None:
     controller = await started(tree)
     await controller.create_topic(NewTopic("orders"))
     await tree.delete("/config/topics/orders")

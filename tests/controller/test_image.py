@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.config import Endpoint
+from kbroker.config.endpoints import Endpoint
 from kbroker.controller.changes import (
     BrokerAdded,
     BrokerRemoved,
@@ -20,19 +20,19 @@ from kbroker.controller.changes import (
     TopicRemoved,
     apply,
 )
-from kbroker.controller.election import elect, initial_state
-from kbroker.controller.image import NO_LEADER, Broker, Image, Partition, Topic
-from kbroker.controller.placement import place_replicas
+from kbroker.controller.image import NO_LEADER, BrokerRegistration, Image, PartitionState, TopicImage
+from kbroker.controller.rules.election import elect, initial_state
+from kbroker.controller.rules.placement import place_replicas
 
-BROKER = Broker(1, 77, (Endpoint("PLAINTEXT", "h", 9092), Endpoint("SSL", "h", 9093, "SSL")))
-
-
-def partition(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1,)) -> Partition:
-    return Partition(leader, epoch, isr, (1, 2, 3), partition_epoch=4)
+BROKER = BrokerRegistration(1, 77, (Endpoint("PLAINTEXT", "h", 9092), Endpoint("SSL", "h", 9093, "SSL")))
 
 
-def topic(name: str, number: int = 1, partitions: int = 2) -> Topic:
-    return Topic(name, bytes(15) + bytes([number]), (partition(),) * partitions)
+def partition(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1,)) -> PartitionState:
+    return PartitionState(leader, epoch, isr, (1, 2, 3), partition_epoch=4)
+
+
+def topic(name: str, number: int = 1, partitions: int = 2) -> TopicImage:
+    return TopicImage(name, bytes(15) + bytes([number]), (partition(),) * partitions)
 
 
 def test_a_topic_is_found_by_name_and_by_id() -> None:
@@ -42,7 +42,7 @@ def test_a_topic_is_found_by_name_and_by_id() -> None:
     assert image.topic_by_id(bytes(16)) is None
 
 
-def test_a_partition_outside_of_its_topic_is_none() -> None:
+def test_an_unknown_partition_is_none() -> None:
     image = apply(Image(), [TopicAdded(topic("a", partitions=2))])
     assert image.partition("a", 1) == partition()
     assert image.partition("a", 2) is None
@@ -67,16 +67,16 @@ def test_a_change_leaves_the_old_image_as_it_was() -> None:
 def test_partitions_change_by_number_and_grow_at_the_end() -> None:
     image = apply(Image(), [TopicAdded(topic("a", partitions=2))])
     changed = apply(image, [PartitionsChanged("a", {3: partition(4), 1: partition(2, 1), 2: partition(3)})])
-    assert [each.leader for each in changed.topics["a"].partitions] == [1, 2, 3, 4]
+    assert [partition.leader for partition in changed.topics["a"].partitions] == [1, 2, 3, 4]
 
 
-def test_configs_change_in_place_of_all_the_old_ones() -> None:
+def test_new_configs_replace_all_old_ones() -> None:
     image = apply(Image(), [TopicAdded(topic("a")), TopicConfigsChanged("a", {"retention.ms": "1"})])
     assert image.topics["a"].configs == {"retention.ms": "1"}
     assert apply(image, [TopicConfigsChanged("a", {})]).topics["a"].configs == {}
 
 
-def test_colliding_names_are_found_until_the_last_of_them_is_gone() -> None:
+def test_colliding_names_are_found_until_the_last_topic_is_removed() -> None:
     image = apply(Image(), [TopicAdded(topic("a.b", 1)), TopicAdded(topic("a_b", 2))])
     assert image.colliding_topic("a.b") == "a_b"
     image = apply(image, [TopicRemoved(topic("a_b", 2))])
@@ -85,7 +85,7 @@ def test_colliding_names_are_found_until_the_last_of_them_is_gone() -> None:
     assert apply(image, [TopicRemoved(topic("a.b", 1))]).colliding_topic("a_b") is None
 
 
-def test_internal_topics_say_so() -> None:
+def test_internal_topics_are_recognised() -> None:
     assert topic("__consumer_offsets").is_internal
     assert not topic("orders").is_internal
     assert topic("orders").replication_factor == 3
@@ -97,7 +97,7 @@ def test_a_broker_has_an_endpoint_for_each_listener() -> None:
 
 
 def test_placement_is_kafkas_for_five_brokers() -> None:
-    # The example that Kafka's own documentation of its assignment gives: ten partitions, three replicas, from broker 0.
+    # The example in Kafka's AdminUtils: ten partitions, three replicas, from broker 0.
     placed = place_replicas([4, 3, 2, 1, 0], partitions=10, replication_factor=3, start=0, shift=0)
     assert placed[:6] == [(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1), (0, 2, 3)]
     assert placed[6:] == [(1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2)]
@@ -116,7 +116,7 @@ def test_placement_is_even_and_never_puts_two_replicas_on_one_broker(brokers: in
 
 
 @given(st.integers(0, 12), st.integers(1, 12))
-def test_partitions_added_later_go_on_where_the_topic_stopped(first: int, more: int) -> None:
+def test_added_partitions_continue_the_round_robin(first: int, more: int) -> None:
     rules = {"replication_factor": 2, "start": 1, "shift": 1}
     whole = place_replicas([1, 2, 3], partitions=first + more, **rules)
     begun = place_replicas([1, 2, 3], partitions=first, **rules)
@@ -141,8 +141,8 @@ def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
         (partition(leader=NO_LEADER, isr=(1,)), {1}, False, 1, (1,)),
     ],
 )
-def test_a_partition_without_its_leader_gets_another_under_a_new_epoch(
-    before: Partition, live: set[int], unclean: bool, leader: int, isr: tuple[int, ...]
+def test_a_partition_with_a_dead_leader_gets_a_new_leader_and_epoch(
+    before: PartitionState, live: set[int], unclean: bool, leader: int, isr: tuple[int, ...]
 ) -> None:
     after = elect(before, live, controller_epoch=8, unclean_is_allowed=unclean)
     assert after is not None
@@ -150,6 +150,6 @@ def test_a_partition_without_its_leader_gets_another_under_a_new_epoch(
     assert (after.leader_epoch, after.partition_epoch, after.controller_epoch) == (1, 5, 8)
 
 
-def test_a_live_leader_stays_and_a_hopeless_partition_is_left_alone() -> None:
+def test_a_live_leader_and_a_partition_without_candidates_do_not_change() -> None:
     assert elect(partition(leader=1), {1}, controller_epoch=8) is None
     assert elect(partition(leader=NO_LEADER), {2}, controller_epoch=8) is None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.config import BrokerConfig, TopicConfig, topic_config
-from kbroker.coordinator.ticket import Ticket
-from kbroker.log.partition_log import AppendResult
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.topic import TopicConfig, topic_config
+from kbroker.coordinator.pending_response import PendingResponse
+from kbroker.log.append_result import AppendResult
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.records import Record, iter_records
 
@@ -40,7 +41,7 @@ class FakePartition:
     def is_committed(self, last_offset: int) -> bool:
         return self._committed > last_offset
 
-    def wait_committed(self, last_offset: int, done: Callable[[int], None]) -> None:
+    def when_committed(self, last_offset: int, done: Callable[[int], None]) -> None:
         self._parked.append((last_offset, done))
 
     def commit(self, code: int = ErrorCode.NONE) -> None:
@@ -70,7 +71,7 @@ class FakeTimers:
 
     def run_all(self) -> None:
         deadlines, self.deadlines = self.deadlines, []
-        for _, deadline in sorted(deadlines, key=lambda each: each[0]):
+        for _, deadline in sorted(deadlines, key=lambda entry: entry[0]):
             if deadline.callback is not None:
                 deadline.callback()
 
@@ -84,13 +85,13 @@ class StillClock:
 
 
 class Waiting:
-    """Behind a ticket: the answer, or the code of the refusal."""
+    """Records the response, or the error code, that a PendingResponse gets."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.ticket = Ticket(self.told.append, lambda code: self.told.append(ErrorCode(code)))
+        self.received: list[Any] = []
+        self.pending = PendingResponse(self.received.append, lambda code: self.received.append(ErrorCode(code)))
 
     @property
     def answer(self) -> Any:
-        assert len(self.told) == 1, f"answered {len(self.told)} times"
-        return self.told[0]
+        assert len(self.received) == 1, f"answered {len(self.received)} times"
+        return self.received[0]

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from kbroker.config import BrokerConfig, topic_config
-from kbroker.controller.image import Partition as PartitionState
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.topic import topic_config
+from kbroker.controller.image import PartitionState
 from kbroker.coordinator.loader import Loader
 from kbroker.group.hard_state import HardState
 from kbroker.group.offset_replay import OffsetReplay
 from kbroker.group.records import StoredGroup, group_record, group_tombstone, offset_record, offset_tombstone
-from kbroker.group.step import KeyAndValue
-from kbroker.log.filesystem import OsFileSystem
+from kbroker.log.files.filesystem import OsFileSystem
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.compression import Codec
+from kbroker.protocol.keyed_batch import KeyAndValue
 from kbroker.protocol.record_batch import restamp_max_timestamp
 from kbroker.protocol.records import Record, build_batch
 from kbroker.replication.flusher import Flusher
@@ -27,7 +28,7 @@ from kbroker.replication.partition import Partition
 from kbroker.replication.peers import Peers
 from kbroker.replication.storage_gate import StorageGate
 from tests.coordinator.harness import NOW_MS, StillClock
-from tests.log.batches import make_batch, make_marker, open_log
+from tests.log.batches import closed_log, make_batch, make_marker
 
 
 class GrowingClock(StillClock):
@@ -47,7 +48,7 @@ def partition(tmp_path: Path) -> Partition:
         "__consumer_offsets",
         0,
         bytes(16),
-        open_log(OsFileSystem(), str(tmp_path / "log"), LogConfig(segment_bytes=100_000)),
+        closed_log(OsFileSystem(), str(tmp_path / "log"), LogConfig(segment_bytes=100_000)),
         topic_config(BrokerConfig.from_properties({}), {}),
         gate=StorageGate(str(tmp_path)),
         flusher=Flusher(StillClock()),
@@ -94,10 +95,10 @@ async def test_the_last_record_of_each_key_counts(partition: Partition) -> None:
 
 async def test_many_segments_and_batches_are_read(partition: Partition) -> None:
     for number in range(300):
-        write(partition, [offset(number * 10 + each, number) for each in range(10)])
+        write(partition, [offset(number * 10 + index, number) for index in range(10)])
     assert len(partition.log.segment_base_offsets) > 1
     hard = await load(partition)
-    assert values(hard) == {number * 10 + each: number for number in range(300) for each in range(10)}
+    assert values(hard) == {number * 10 + index: number for number in range(300) for index in range(10)}
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
@@ -127,7 +128,7 @@ async def test_a_record_that_is_not_readable_takes_no_other_along(
 ) -> None:
     write(partition, [offset(0), (b"\0\1\0\5broken", b"value"), (b"\0\2\0\1g", b"\0\x63"), offset(1)])
     assert values(await load(partition)) == {0: 7, 1: 7}
-    assert caplog.text.count("not readable") == 2
+    assert caplog.text.count("unreadable record") == 2
 
 
 async def test_a_batch_that_does_not_parse_takes_no_other_along(
@@ -140,7 +141,7 @@ async def test_a_batch_that_does_not_parse_takes_no_other_along(
     append(partition, broken)
     write(partition, [offset(1)])
     assert values(await load(partition)) == {0: 7, 1: 7}
-    assert "does not parse" in caplog.text
+    assert "Skipped a corrupt batch" in caplog.text
 
 
 async def test_others_run_while_a_shard_is_loaded(partition: Partition) -> None:
@@ -179,6 +180,6 @@ async def test_a_heap_that_somebody_froze_stays_frozen(partition: Partition) -> 
 
 async def test_the_collector_walks_what_was_loaded_no_more(partition: Partition) -> None:
     for number in range(100):
-        write(partition, [offset(number * 100 + each) for each in range(100)])
+        write(partition, [offset(number * 100 + index) for index in range(100)])
     hard = await load(partition)
     assert not gc.is_tracked(hard.offsets["group"])

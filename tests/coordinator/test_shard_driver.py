@@ -9,11 +9,12 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.coordinator.shard_driver import ShardDriver
+from kbroker.group.classic.states import GroupState
 from kbroker.group.records import offset_record
+from kbroker.group.result import GroupCoordinatorConfig
 from kbroker.group.shard import GroupShard
-from kbroker.group.states import GroupState
-from kbroker.group.step import GroupConfig, KeyAndValue
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.keyed_batch import KeyAndValue
 from kbroker.protocol.messages import join_group, sync_group
 from tests.coordinator.harness import NOW_MS, FakePartition, FakeTimers, StillClock, Waiting
 
@@ -23,7 +24,7 @@ class Driven:
         self.partition = FakePartition(**configs)
         self.timers = FakeTimers()
         self.flushes: list[Callable[[], None]] = []
-        shard = GroupShard(GroupConfig(), iter(map(str, range(1000))).__next__)
+        shard = GroupShard(GroupCoordinatorConfig(), iter(map(str, range(1000))).__next__)
         self.driver = ShardDriver(
             self.partition, shard, clock=StillClock(), timers=self.timers, flush_at_end=self.flushes.append
         )
@@ -31,7 +32,7 @@ class Driven:
 
     def commit(self, partition: int, offset: int = 7, metadata: str = "") -> Waiting:
         waiting = Waiting()
-        self.driver.enqueue([offset_of(partition, offset, metadata)], waiting.ticket, f"committed {partition}")
+        self.driver.enqueue([offset_of(partition, offset, metadata)], waiting.pending, f"committed {partition}")
         return waiting
 
     def join(self, member_id: str = "") -> Waiting:
@@ -44,15 +45,15 @@ class Driven:
             rebalance_timeout_ms=60_000,
         )
         waiting = Waiting()
-        step = self.shard.join(body, 3, "client", "/host", waiting.ticket, self.driver.now())
-        self.driver.take("group", step)
+        result = self.shard.join(body, 3, "client", "/host", waiting.pending, self.driver.now())
+        self.driver.apply("group", result)
         return waiting
 
     def sync(self, member_id: str, assignment: bytes = b"part") -> Waiting:
         assigned = sync_group.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
         body = sync_group.REQUEST(group_id="group", member_id=member_id, generation_id=1, assignments=[assigned])
         waiting = Waiting()
-        self.driver.take("group", self.shard.sync(body, waiting.ticket, self.driver.now()))
+        self.driver.apply("group", self.shard.sync(body, waiting.pending, self.driver.now()))
         return waiting
 
     @property
@@ -69,11 +70,11 @@ async def test_commits_of_one_turn_share_a_batch() -> None:
     driven = Driven()
     waiting = [driven.commit(number) for number in range(5)]
     assert driven.flushes == [driven.driver.flush]
-    assert not any(each.told for each in waiting)
+    assert not any(response.received for response in waiting)
     driven.driver.flush()
     assert [len(batch) for batch in driven.partition.batches] == [5]
-    assert [each.answer for each in waiting] == [f"committed {number}" for number in range(5)]
-    assert len(driven.shard.offsets("group")) == 5
+    assert [response.answer for response in waiting] == [f"committed {number}" for number in range(5)]
+    assert len(driven.shard.offsets.committed("group")) == 5
 
 
 async def test_each_turn_asks_for_a_flush_again() -> None:
@@ -89,8 +90,8 @@ async def test_an_answer_waits_until_its_records_are_committed() -> None:
     driven.partition.is_slow = True
     waiting = driven.commit(0)
     driven.driver.flush()
-    assert driven.shard.offsets("group")  # replayed all the same
-    assert waiting.told == []
+    assert driven.shard.offsets.committed("group")  # replayed all the same
+    assert waiting.received == []
     driven.partition.commit()
     assert waiting.answer == "committed 0"
 
@@ -101,8 +102,8 @@ async def test_a_read_waits_for_what_it_saw() -> None:
     driven.commit(0)
     driven.driver.flush()
     reading = Waiting()
-    driven.driver.answer(reading.ticket, "read")
-    assert reading.told == []
+    driven.driver.log.answer(reading.pending, "read")
+    assert reading.received == []
     driven.partition.commit()
     assert reading.answer == "read"
 
@@ -133,15 +134,19 @@ async def test_a_refused_commit_changes_nothing() -> None:
     waiting = driven.commit(0)
     driven.driver.flush()
     assert waiting.answer == ErrorCode.NOT_COORDINATOR
-    assert driven.shard.offsets("group") == {}
+    assert driven.shard.offsets.committed("group") == {}
 
 
 async def test_a_commit_too_large_for_the_log_takes_no_other_along() -> None:
     driven = Driven(max_message_bytes="1000")
     waiting = [driven.commit(0), driven.commit(1, metadata="x" * 2000), driven.commit(2)]
     driven.driver.flush()
-    assert [each.answer for each in waiting] == ["committed 0", ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "committed 2"]
-    assert {partition for _, partition in driven.shard.offsets("group")} == {0, 2}
+    assert [response.answer for response in waiting] == [
+        "committed 0",
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        "committed 2",
+    ]
+    assert {partition for _, partition in driven.shard.offsets.committed("group")} == {0, 2}
 
 
 async def test_a_refused_assignment_is_refused_to_everybody_and_the_group_begins_anew() -> None:
@@ -163,11 +168,11 @@ async def test_a_group_too_large_for_the_log_is_refused() -> None:
 
 async def test_many_records_are_cut_into_batches_that_the_topic_takes() -> None:
     driven = Driven(max_message_bytes="2000")
-    code = driven.driver.append([offset_of(number, metadata="x" * 100) for number in range(50)])
+    code = driven.driver.log.append([offset_of(number, metadata="x" * 100) for number in range(50)])
     assert code == ErrorCode.NONE
     assert len(driven.partition.batches) > 1
     assert sum(map(len, driven.partition.batches)) == 50
-    assert len(driven.shard.offsets("group")) == 50
+    assert len(driven.shard.offsets.committed("group")) == 50
 
 
 async def test_a_group_is_woken_not_before_its_time(mock_clock: MockClock) -> None:
@@ -188,7 +193,7 @@ async def test_whoever_waits_is_sent_away_when_the_shard_goes() -> None:
     driven.sync(member_id)
     waiting = driven.join()
     commit = driven.commit(0)
-    driven.driver.leave()
+    driven.driver.unload()
     assert waiting.answer == commit.answer == ErrorCode.NOT_COORDINATOR
     driven.timers.run_all()
     assert driven.partition.batches[2:] == []
@@ -201,7 +206,7 @@ async def test_an_answer_that_cannot_be_sent_does_not_keep_others_from_theirs() 
     def fail(response: Any) -> None:
         raise ValueError("cannot be encoded")
 
-    driven.driver.enqueue([offset_of(0)], broken.ticket._replace(reply=fail), "lost")
+    driven.driver.enqueue([offset_of(0)], broken.pending._replace(reply=fail), "lost")
     waiting = driven.commit(1)
     driven.driver.flush()
     assert broken.answer == ErrorCode.UNKNOWN_SERVER_ERROR

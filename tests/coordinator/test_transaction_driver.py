@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.markers import Ending, Markers
-from kbroker.coordinator.ticket import Ticket
+from kbroker.coordinator.markers import Markers, TransactionEnd
+from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.coordinator.transaction_driver import TransactionDriver
-from kbroker.log.partition_log import AppendResult
+from kbroker.log.append_result import AppendResult
 from kbroker.names import CONSUMER_OFFSETS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.records import read_end_transaction_marker
+from kbroker.transaction.result import TransactionResult
 from kbroker.transaction.shard import TransactionShard
 from kbroker.transaction.states import TransactionState
-from kbroker.transaction.step import Step
 from tests.coordinator.harness import NOW_MS, FakePartition, FakeTimers, StillClock
 
 ID = "pay"
@@ -57,7 +57,7 @@ class World:
             self.log, TransactionShard(), clock=StillClock(), timers=self.timers, markers=markers
         )
         self.driver.on_loaded()
-        self.take(self.shard.init_producer_id(ID, 60_000, None, 7, NOW_MS))
+        self.apply(self.shard.init_producer_id(ID, 60_000, None, 7, NOW_MS))
 
     def find(self, topic: str, index: int) -> FakePartition | ErrorCode:
         return self.data.get((topic, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -69,15 +69,15 @@ class World:
     def state(self) -> TransactionState:
         return self.shard.transactions[ID].state
 
-    def take(self, step: Step) -> None:
-        ticket = Ticket(lambda done: self.answers.append(done.error), self.answers.append)
-        self.driver.take(ID, step, ticket)
+    def apply(self, result: TransactionResult) -> None:
+        pending = PendingResponse(lambda done: self.answers.append(done.error), self.answers.append)
+        self.driver.apply(ID, result, pending)
 
     def add(self, *partitions: tuple[str, int]) -> None:
-        self.take(self.shard.add_partitions(ID, 7, 0, partitions, NOW_MS))
+        self.apply(self.shard.add_partitions(ID, 7, 0, partitions, NOW_MS))
 
     def end(self, *, is_commit: bool = True) -> None:
-        self.take(self.shard.end(ID, 7, 0, is_commit=is_commit, now_ms=NOW_MS))
+        self.apply(self.shard.end(ID, 7, 0, is_commit=is_commit, now_ms=NOW_MS))
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_what_was_decided_before_a_load_is_carried_out_after_it(world: World) ->
     world.add(("t", 0))
     world.data["t", 0].error = ErrorCode.KAFKA_STORAGE_ERROR
     world.end()
-    world.driver.leave()
+    world.driver.unload()
     world.data["t", 0].error = ErrorCode.NONE
     shard = TransactionShard()
     shard.transactions.update(world.shard.transactions)
@@ -207,5 +207,5 @@ def test_one_marker_tells_its_error(world: World) -> None:
     codes: list[int] = []
     markers = Markers(find=world.find, groups=world.groups, clock=StillClock(), timers=world.timers)  # type: ignore[arg-type]
     for topic in ("t", "nowhere"):
-        markers.append(Ending(7, 0, False, 0), topic, 0, codes.append)
+        markers.append(TransactionEnd(7, 0, False, 0), topic, 0, codes.append)
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

@@ -1,7 +1,7 @@
-"""Fenced blocks of the pages: commands with what the screen shows, and sources. A comment before one says more of it.
+"""Fenced blocks of the pages: commands with their output, and source files. A comment before a block is a remark.
 
-<!-- not run: REASON -->     the block is passed over
-<!-- stops the broker -->    its commands want a broker that is stopped; it comes back afterwards
+<!-- not run: REASON -->     the block is skipped
+<!-- stops the broker -->    the broker is stopped for this block and restarted after it
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Block:
 class Command:
     line: str
     shown: list[str] = field(default_factory=list)
-    """What the page shows under it; None of it in a block that is no picture of a screen."""
+    """Output below the command in a console block; empty in other blocks."""
 
 
 def page_names() -> list[str]:
@@ -49,11 +49,11 @@ def page_names() -> list[str]:
 
 def blocks_of(page: str) -> list[Block]:
     text = (ROOT / page).read_text(encoding="utf-8")
-    return [Block(each["kind"], each["text"], each["remark"] or "") for each in _BLOCK.finditer(text)]
+    return [Block(match["kind"], match["text"], match["remark"] or "") for match in _BLOCK.finditer(text)]
 
 
 def commands_in(block: Block) -> list[Command]:
-    """A screen has `$` before what is typed; a script is commands alone. <<END goes on to its end."""
+    """Returns the commands of a block. In a console block they begin with `$`. <<END continues to the line END."""
     commands: list[Command] = []
     is_open = False
     for line in block.text.splitlines():

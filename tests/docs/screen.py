@@ -1,4 +1,4 @@
-"""Whether a screen shows what a page says: numbers, ids and widths of columns may differ, `...` stands for anything."""
+"""Compares output with a page: numbers, ids and column widths may differ, `...` matches anything."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ANYTHING = r"(?:.*\n)*.*"
 
 def _pattern(line: str) -> str:
     parts, end = [], 0
-    for each in _VARIES.finditer(line):
-        parts.append(re.escape(line[end : each.start()]))
-        parts.append(r"[\w-]{22}" if each["id"] else r"\d+" if each["number"] else r"[ \t]+")
-        end = each.end()
+    for match in _VARIES.finditer(line):
+        parts.append(re.escape(line[end : match.start()]))
+        parts.append(r"[\w-]{22}" if match["id"] else r"\d+" if match["number"] else r"[ \t]+")
+        end = match.end()
     return "".join([*parts, re.escape(line[end:])])

@@ -1,4 +1,4 @@
-"""Runs what a page tells its reader to type, in a directory of its own, against a broker on a free port."""
+"""Runs the commands of a page in a temporary directory, against a broker on a free port."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.docs.pages import ROOT
 
 __all__ = ["Shell"]
 
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 BROKER = "127.0.0.1:9092"
 MONITOR = "127.0.0.1:9308"
 
-# What the tests run under is not what a user has; `make test ARGS=...` hands its options on to every other make.
+# Variables of the test run that a user does not have. `make test ARGS=...` passes its options to every other make.
 NOT_INHERITED = ("PYTEST", "KBROKER_", "MAKE", "MFLAGS", "ARGS")
 
 
 class Shell:
-    """The pages' addresses stand for those that the system gave."""
+    """Replaces the addresses in pages by the real addresses of the broker, and back in the output."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -36,21 +36,21 @@ class Shell:
         self._serve_line = ""
 
     def run(self, line: str) -> str:
-        """What the screen shows; a broker is left running."""
+        """Runs a command and returns its output; `kbroker serve` keeps running."""
         if line == "make run":
-            line = self._made_by_make()
+            line = self._serve_line_of_make()
         if line.startswith("kbroker serve"):
             return self._serve(line)
         for tool in ("kcat", "curl"):
             if re.search(rf"\b{tool} ", line) and shutil.which(tool) is None:
                 pytest.skip(f"needs {tool}")
-        return self._told(self._finished(self._rewritten(line)))
+        return self._with_page_addresses(self._run_to_end(self._with_real_addresses(line)))
 
     def stop_broker(self) -> None:
         process, self._serving = self._serving, None
         if process is not None:
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=PATIENCE_SECONDS)
+            process.communicate(timeout=TIMEOUT_SECONDS)
             assert process.returncode == 0
 
     def start_broker_again(self) -> None:
@@ -61,7 +61,7 @@ class Shell:
             self._serving.kill()
             self._serving.communicate()
 
-    def _finished(self, line: str) -> str:
+    def _run_to_end(self, line: str) -> str:
         result = subprocess.run(
             ["bash", "-c", line],
             cwd=self.directory,
@@ -70,7 +70,7 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
         assert result.returncode == 0, f"{line}\n{result.stdout}"
@@ -91,15 +91,15 @@ class Shell:
             )
         assert self._serving.stdout is not None
         ready = self._serving.stdout.readline()
-        events = [json.loads(each) for each in errors.read_text().splitlines() if each.startswith("{")]
+        events = [json.loads(line) for line in errors.read_text().splitlines() if line.startswith("{")]
         assert ready, errors.read_text()
         self._addresses = {BROKER: ready.split()[-1]}
         for event in events:
             if "monitor" in event:
                 self._addresses[MONITOR] = event["monitor"][0]
-        # As they stand on a terminal, where they come before the line on stdout.
-        logged = [f"2026-01-31 12:00:00 {each['level']:<7} {each['message']}" for each in events]
-        return self._told("\n".join([*logged, ready]))
+        # As on a terminal, where the log lines appear before the line on stdout.
+        logged = [f"2026-01-31 12:00:00 {event['level']:<7} {event['message']}" for event in events]
+        return self._with_page_addresses("\n".join([*logged, ready]))
 
     def _on_free_ports(self, line: str) -> str:
         for file in self.directory.glob("*.properties"):
@@ -107,7 +107,7 @@ class Shell:
         changed = line.replace(BROKER, "127.0.0.1:0").replace(MONITOR, "127.0.0.1:0")
         return changed if "--config" in line or "--listen" in line else f"{changed} --listen 127.0.0.1:0"
 
-    def _made_by_make(self) -> str:
+    def _serve_line_of_make(self) -> str:
         planned = subprocess.run(
             ["make", "--dry-run", "--no-print-directory", "run"],
             cwd=ROOT,
@@ -118,12 +118,12 @@ class Shell:
         )
         return planned.stdout.splitlines()[-1].partition("exec .venv/bin/")[2].strip()
 
-    def _rewritten(self, text: str) -> str:
+    def _with_real_addresses(self, text: str) -> str:
         for written, real in self._addresses.items():
             text = text.replace(written, real)
         return text
 
-    def _told(self, text: str) -> str:
+    def _with_page_addresses(self, text: str) -> str:
         for written, real in self._addresses.items():
             text = text.replace(real, written)
         return text

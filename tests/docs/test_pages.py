@@ -1,4 +1,4 @@
-"""What the pages promise and a machine can check: generated parts are fresh, links lead somewhere, names exist."""
+"""Pages: generated parts are up to date, links point to existing targets, names exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def text_of(page: str) -> str:
 
 
 def anchors_of(page: str) -> set[str]:
-    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in HEADING.findall(text_of(page))}
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text_of(page))}
 
 
 def test_the_page_of_configs_is_up_to_date() -> None:
@@ -36,7 +36,7 @@ def test_the_table_of_metrics_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("page", page_names())
-def test_links_lead_to_pages_and_headings(page: str) -> None:
+def test_links_point_to_pages_and_headings(page: str) -> None:
     for link in LINK.findall(re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)):
         if link.startswith(("http://", "https://")):
             continue
@@ -57,11 +57,11 @@ def test_alerts_name_metrics_that_exist() -> None:
     alerts = page[page.index("## Alerts") : page.index("## Logs")]
     named = set(METRIC.findall(alerts))
     assert len(named) > 5
-    assert named <= {each.name for each in METRICS}
+    assert named <= {metric.name for metric in METRICS}
 
 
-def test_the_unit_for_systemd_calls_serve_as_it_may_be_called() -> None:
-    (block,) = [each for each in blocks_of("docs/operations.md") if each.kind == "ini"]
+def test_the_systemd_unit_uses_valid_options_of_serve() -> None:
+    (block,) = [block for block in blocks_of("docs/operations.md") if block.kind == "ini"]
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(block.text)
@@ -69,5 +69,5 @@ def test_the_unit_for_systemd_calls_serve_as_it_may_be_called() -> None:
     assert program.endswith("/kbroker")
     serve = kbroker.get_command(kbroker.make_context("kbroker", ["serve"]), command)
     assert serve is not None
-    options = {name for each in serve.params for name in each.opts}
-    assert {each for each in arguments if each.startswith("--")} <= options
+    options = {name for parameter in serve.params for name in parameter.opts}
+    assert {argument for argument in arguments if argument.startswith("--")} <= options

@@ -1,4 +1,4 @@
-"""What counts as the same screen."""
+"""Comparison of a page's console block with real output."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_another(shown: list[str], printed: str) -> None:
     assert not matches(shown, printed)
 
 
-def test_commands_are_told_from_what_they_print() -> None:
+def test_commands_are_separated_from_their_output() -> None:
     screen = Block("console", "$ cat > a <<END\nx\nEND\n$ cat a\nx\n", "")
-    assert [(each.line, each.shown) for each in commands_in(screen)] == [
+    assert [(command.line, command.shown) for command in commands_in(screen)] == [
         ("cat > a <<END\nx\nEND", []),
         ("cat a", ["x"]),
     ]
     script = Block("sh", "# about it\nmake a    # why\n\nmake b\n", "")
-    assert [each.line for each in commands_in(script)] == ["make a", "make b"]
+    assert [command.line for command in commands_in(script)] == ["make a", "make b"]

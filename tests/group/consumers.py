@@ -1,4 +1,4 @@
-"""Consumer groups in a World: topics to read, heartbeats by hand, and clients that do what they are told."""
+"""Consumer groups in a World: topics to read, heartbeats by hand, and clients that follow the responses."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from kbroker.controller.changes import Change, TopicAdded, TopicRemoved, apply
-from kbroker.controller.image import Partition, Topic
+from kbroker.controller.image import PartitionState, TopicImage
 from kbroker.errors import Refusal
-from kbroker.group.consumer import Beat
-from kbroker.group.consumer_records import Assignment, as_assignment
-from kbroker.group.consumer_state import ConsumerGroupState
-from kbroker.group.topics import Topics
+from kbroker.group.consumer.consumer_group import HeartbeatRequest
+from kbroker.group.consumer.consumer_records import Assignment, as_assignment
+from kbroker.group.consumer.consumer_state import ConsumerGroupState
+from kbroker.group.consumer.topics import TopicSource
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.consumer_protocol import SUBSCRIPTION, TopicPartition
 from kbroker.protocol.messages import consumer_group_heartbeat as messages
 from tests.group.world import GROUP, Answer, World
 
-ONE_PARTITION = Partition(1, 0, (1,), (1,), 0)
+ONE_PARTITION = PartitionState(1, 0, (1,), (1,), 0)
 
 
-def set_topics(topics: Topics, counts: dict[str, int]) -> None:
+def set_topics(topics: TopicSource, counts: dict[str, int]) -> None:
     """These, and no others. One that gets more partitions stays what it is; with fewer, or after a time without it,
     it is another topic of the same name."""
     changes: list[Change] = []
@@ -30,10 +30,10 @@ def set_topics(topics: Topics, counts: dict[str, int]) -> None:
     for name, count in counts.items():
         known = topics.image.topics.get(name)
         if known is None:
-            changes.append(TopicAdded(Topic(name, topic_id(name, topics.version), (ONE_PARTITION,) * count)))
+            changes.append(TopicAdded(TopicImage(name, topic_id(name, topics.version), (ONE_PARTITION,) * count)))
         elif len(known.partitions) != count:
             same = known.id if count > len(known.partitions) else topic_id(name, topics.version)
-            changes.append(TopicAdded(Topic(name, same, (ONE_PARTITION,) * count)))
+            changes.append(TopicAdded(TopicImage(name, same, (ONE_PARTITION,) * count)))
     topics.update(apply(topics.image, changes), is_changed=True)
 
 
@@ -84,11 +84,11 @@ class ConsumerWorld(World):
         )
         answer = Answer()
         try:
-            step = self.shard.consumer_heartbeat(Beat(body, "client", "/host", answer, may_see), self.now)
+            result = self.shard.consumer_heartbeat(HeartbeatRequest(body, "client", "/host", answer, may_see), self.now)
         except Refusal as refusal:
             return refusal.code
-        self.take(step)
-        self.last_step = step
+        self.apply(result)
+        self.last_result = result
         return answer.response
 
     def join_consumer(self, member_id: str, topics: Iterable[str] | None = ("topic",), **options: Any) -> Any:
@@ -114,13 +114,13 @@ class Consumer:
         self.owned: Assignment = {}
         self.epoch = 0
         self.topics = topics
-        self._take(world.join_consumer(member_id, topics, **options))
+        self._receive(world.join_consumer(member_id, topics, **options))
 
     def beat(self, **options: Any) -> Any:
         instance = {"instance_id": self.options["instance_id"]} if "instance_id" in self.options else {}
-        return self._take(self.world.beat(self.member_id, self.epoch, owned=self.owned, **instance, **options))
+        return self._receive(self.world.beat(self.member_id, self.epoch, owned=self.owned, **instance, **options))
 
-    def _take(self, response: Any) -> Any:
+    def _receive(self, response: Any) -> Any:
         if not isinstance(response, int):
             self.epoch = response.member_epoch
             if response.assignment is not None:
@@ -129,7 +129,7 @@ class Consumer:
 
     @property
     def partitions(self) -> list[int]:
-        return sorted(index for each in self.owned.values() for index in each)
+        return sorted(index for indexes in self.owned.values() for index in indexes)
 
 
 def settle(*members: Consumer, rounds: int = 6) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kbroker.group.consumer_state import ConsumerGroupStatus
-from kbroker.group.embedded import encode_assignment, read_assignment
+from kbroker.group.classic.consumer_protocol_codec import encode_assignment, read_assignment
+from kbroker.group.consumer.consumer_state import ConsumerGroupStatus
 from kbroker.protocol.error_codes import ErrorCode
 from tests.group.consumers import Consumer, ConsumerWorld, settle, subscription, topic_id
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kbroker.group.hard_state import HardState
 from kbroker.group.offset_replay import OffsetReplay
 from kbroker.group.records import StoredGroup, UnreadableRecord, group_record, offset_record, offset_tombstone
-from kbroker.group.step import KeyAndValue
 from kbroker.protocol.compression import Codec
+from kbroker.protocol.keyed_batch import KeyAndValue
 from kbroker.protocol.record_batch import HEADER_SIZE, InvalidBatch, read_header
 from kbroker.protocol.records import Record, build_batch
 
@@ -75,8 +75,8 @@ def one_by_one(records: list[KeyAndValue]) -> tuple[HardState, int]:
 
 @given(st.lists(record_lists.filter(bool), max_size=4), st.sampled_from([0, 1, 300, 10**9]))
 def test_batches_leave_what_their_records_leave_one_by_one(batches: list[list[KeyAndValue]], step_ms: int) -> None:
-    found = replayed(*(batch_of(each, step_ms=step_ms) for each in batches))
-    assert found == one_by_one([record for each in batches for record in each])
+    found = replayed(*(batch_of(batch, step_ms=step_ms) for batch in batches))
+    assert found == one_by_one([record for batch in batches for record in batch])
 
 
 @given(record_lists.filter(bool))

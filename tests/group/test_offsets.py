@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.errors import Refusal
-from kbroker.group.states import GroupState
+from kbroker.group.classic.states import GroupState
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.consumer_protocol import SUBSCRIPTION
 from kbroker.protocol.error_codes import ErrorCode
@@ -26,26 +26,26 @@ def refusal(world: World, **commit: object) -> int:
 
 
 def expire(world: World, group_id: str = GROUP) -> None:
-    world.append(world.shard.expire(group_id, world.now))
+    world.append(world.shard.offsets.expire(group_id, world.now))
 
 
 def test_an_offset_comes_back_with_its_epoch_and_note() -> None:
     world = World()
     assert world.commit(42, metadata="a note — ünïcode") == {}
-    assert world.shard.offsets(GROUP)["topic", 0] == (42, 3, "a note — ünïcode", world.now.wall_ms, -1)
+    assert world.shard.offsets.committed(GROUP)["topic", 0] == (42, 3, "a note — ünïcode", world.now.wall_ms, -1)
 
 
 def test_a_null_note_is_an_empty_one() -> None:
     world = World()
     world.commit(42, metadata=None)
-    assert world.shard.offsets(GROUP)["topic", 0][2] == ""
+    assert world.shard.offsets.committed(GROUP)["topic", 0][2] == ""
 
 
 def test_a_commit_without_a_group_makes_one() -> None:
     world = World()
     world.commit(42)
     assert world.state is GroupState.EMPTY
-    assert [(each.group_id, each.protocol_type) for each in world.shard.list_groups()] == [(GROUP, "")]
+    assert [(group.group_id, group.protocol_type) for group in world.shard.list_groups()] == [(GROUP, "")]
 
 
 def test_a_later_commit_wins_even_if_it_goes_back() -> None:
@@ -178,7 +178,7 @@ def test_deleted_topics_take_their_offsets_along() -> None:
     world = World()
     world.commit(1, topic="stays")
     world.commit(1, topic="goes")
-    world.append(world.shard.forget_topics(GROUP, frozenset({"goes"})))
+    world.append(world.shard.offsets.remove_topics(GROUP, frozenset({"goes"})))
     assert (world.offset("stays"), world.offset("goes")) == (1, None)
 
 
@@ -187,7 +187,7 @@ def test_offsets_are_deleted_unless_somebody_reads_the_topic() -> None:
     (member,) = world.settle(1, protocols=[("range", subscription("read"))])
     world.commit(1, topic="read", member_id=member, generation=1)
     world.commit(1, topic="once", member_id=member, generation=1)
-    records, refused = world.shard.delete_offsets(GROUP, [("read", 0), ("once", 0), ("never", 0)])
+    records, refused = world.shard.offsets.delete(GROUP, [("read", 0), ("once", 0), ("never", 0)])
     world.append(records)
     assert refused == {("read", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
     assert (world.offset("read"), world.offset("once")) == (1, None)
@@ -198,15 +198,15 @@ def test_offsets_of_others_than_consumers_are_deleted_only_from_an_empty_group()
     world = World()
     (member,) = world.settle(1, protocol_type="connect")
     with pytest.raises(Refusal) as caught:
-        world.shard.delete_offsets(GROUP, [("topic", 0)])
+        world.shard.offsets.delete(GROUP, [("topic", 0)])
     assert caught.value.code == ErrorCode.NON_EMPTY_GROUP
     world.leave((member, None))
-    assert world.shard.delete_offsets(GROUP, [("topic", 0)]) == ([], {})
+    assert world.shard.offsets.delete(GROUP, [("topic", 0)]) == ([], {})
 
 
 def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted() -> None:
     with pytest.raises(Refusal) as caught:
-        World().shard.delete_offsets(GROUP, [])
+        World().shard.offsets.delete(GROUP, [])
     assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
 
 

@@ -7,8 +7,8 @@ import pytest
 from kbroker.errors import Refusal
 from kbroker.group.hard_state import HardState
 from kbroker.group.records import offset_record, offset_tombstone
+from kbroker.group.result import GroupCoordinatorConfig, Now
 from kbroker.group.shard import GroupShard
-from kbroker.group.step import GroupConfig, Now
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import txn_offset_commit
 
@@ -76,7 +76,7 @@ def test_two_states_differ_by_what_is_pending() -> None:
 
 
 def shard_with_pending(retention_ms: int = 1_000_000) -> GroupShard:
-    shard = GroupShard(GroupConfig(offsets_retention_ms=retention_ms), lambda: "id")
+    shard = GroupShard(GroupCoordinatorConfig(offsets_retention_ms=retention_ms), lambda: "id")
     shard.replay([record(1), record(2, 1)])
     shard.hard.replay_pending(A, [record(5)])
     return shard
@@ -85,9 +85,9 @@ def shard_with_pending(retention_ms: int = 1_000_000) -> GroupShard:
 def test_what_a_transaction_may_still_change_does_not_expire() -> None:
     shard = shard_with_pending(retention_ms=10)
     later = Now(1_000_000, 0)
-    assert shard.expire("g", later) == [offset_tombstone("g", "t", 1)]
+    assert shard.offsets.expire("g", later) == [offset_tombstone("g", "t", 1)]
     shard.hard.end_transaction(A, is_commit=False)
-    shard.replay(shard.expire("g", later))
+    shard.replay(shard.offsets.expire("g", later))
     assert "g" not in shard.hard
 
 
@@ -101,7 +101,7 @@ def test_a_group_that_is_deleted_takes_its_open_offsets_along() -> None:
 def test_a_topic_that_is_deleted_takes_its_open_offsets_along() -> None:
     shard = shard_with_pending()
     shard.hard.replay_pending(A, [record(7, 2)])
-    shard.replay(shard.forget_topics("g", frozenset({"t"})))
+    shard.replay(shard.offsets.remove_topics("g", frozenset({"t"})))
     shard.hard.end_transaction(A, is_commit=True)
     assert offsets(shard.hard) == {}
 
@@ -112,7 +112,7 @@ def commit_body(**members: object) -> object:
 
 def test_whoever_names_no_member_may_commit_and_a_stranger_may_not() -> None:
     shard = shard_with_pending()
-    assert shard.commit_in_transaction(commit_body(), Now(1000, 0)) == ([], {})
+    assert shard.offsets.commit_in_transaction(commit_body(), Now(1000, 0)) == ([], {})
     with pytest.raises(Refusal) as refused:
-        shard.commit_in_transaction(commit_body(member_id="m", generation_id=3), Now(1000, 0))
+        shard.offsets.commit_in_transaction(commit_body(member_id="m", generation_id=3), Now(1000, 0))
     assert refused.value.code == ErrorCode.UNKNOWN_MEMBER_ID

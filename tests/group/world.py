@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from kbroker.group.classic import ClassicGroup
+from kbroker.group.classic.classic_group import ClassicGroup
+from kbroker.group.classic.states import GroupState
+from kbroker.group.consumer.topics import TopicSource
 from kbroker.group.hard_state import HardState
+from kbroker.group.result import ConsumerTimeouts, GroupCoordinatorConfig, GroupResult, Now
 from kbroker.group.shard import GroupShard
-from kbroker.group.states import GroupState
-from kbroker.group.step import ConsumerTimeouts, GroupConfig, KeyAndValue, Now, Step
-from kbroker.group.topics import Topics
+from kbroker.protocol.keyed_batch import KeyAndValue
 from kbroker.protocol.messages import heartbeat, join_group, offset_commit, sync_group
 
 GROUP = "group"
@@ -18,7 +19,7 @@ WALL_MS = 1_700_000_000_000
 
 
 class Answer:
-    """What a request is told, sooner or later. A second answer is a bug."""
+    """The response to a request. A second response is a bug."""
 
     def __init__(self) -> None:
         self.response: Any = None
@@ -39,8 +40,8 @@ class Answer:
 
 class World:
     def __init__(self, **config: Any) -> None:
-        self.config = GroupConfig(**config)
-        self.topics = Topics()
+        self.config = GroupCoordinatorConfig(**config)
+        self.topics = TopicSource()
         self.timeouts = ConsumerTimeouts()
         self.elapsed_ms = 0
         self.log: list[KeyAndValue] = []
@@ -56,11 +57,11 @@ class World:
     def now(self) -> Now:
         return Now(WALL_MS + self.elapsed_ms, self.elapsed_ms)
 
-    def take(self, step: Step) -> None:
-        self.append(step.records)
-        self.wakes += [(due_ms, group_id) for group_id, due_ms in step.wakes]
-        for ticket, response in step.replies:
-            ticket.give(response)
+    def apply(self, result: GroupResult) -> None:
+        self.append(result.records)
+        self.wakes += [(due_ms, group_id) for group_id, due_ms in result.wakes]
+        for pending, response in result.replies:
+            pending.give(response)
 
     def append(self, records: list[KeyAndValue]) -> None:
         self.log += records
@@ -74,13 +75,13 @@ class World:
         assert replayed == self.shard.hard
 
     def advance(self, milliseconds: int) -> None:
-        """Time passes, and whoever wanted to be woken in it is, at its time."""
+        """Moves the clock, and wakes groups at their deadlines."""
         end = self.elapsed_ms + milliseconds
         while self.wakes and min(self.wakes)[0] <= end:
             wake = min(self.wakes)
             self.wakes.remove(wake)
             self.elapsed_ms = max(self.elapsed_ms, wake[0])
-            self.take(self.shard.wake(wake[1], self.now))
+            self.apply(self.shard.wake(wake[1], self.now))
         self.elapsed_ms = end
 
     def restart(self) -> None:
@@ -88,7 +89,7 @@ class World:
         self.shard = self._new_shard()
         self.shard.replay(self.log)
         self.wakes.clear()
-        self.take(self.shard.on_loaded(self.now))
+        self.apply(self.shard.on_loaded(self.now))
 
     # Requests
 
@@ -114,7 +115,7 @@ class World:
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
         answer = Answer()
-        self.take(self.shard.join(body, version, "client", "/host", answer, self.now))
+        self.apply(self.shard.join(body, version, "client", "/host", answer, self.now))
         return answer
 
     def join_new(self, **options: Any) -> tuple[str, Answer]:
@@ -146,7 +147,7 @@ class World:
             ],
         )
         answer = Answer()
-        self.take(self.shard.sync(body, answer, self.now))
+        self.apply(self.shard.sync(body, answer, self.now))
         return answer
 
     def heartbeat(self, member_id: str, generation: int, *, instance_id: str | None = None) -> int:
@@ -157,8 +158,8 @@ class World:
 
     def leave(self, *leaving: tuple[str, str | None]) -> list[int]:
         answer = Answer()
-        self.take(self.shard.leave(GROUP, list(leaving), answer, self.now))
-        return [int(each.error_code) for each in answer.response.members]
+        self.apply(self.shard.leave(GROUP, list(leaving), answer, self.now))
+        return [int(member.error_code) for member in answer.response.members]
 
     def commit(
         self,
@@ -186,7 +187,7 @@ class World:
             retention_time_ms=retention_time_ms,
             topics=[offset_commit.OffsetCommitRequestTopic(name=topic, partitions=[asked])],
         )
-        records, refused = self.shard.commit(body, version, self.now)
+        records, refused = self.shard.offsets.commit(body, version, self.now)
         self.append(records)
         return {partition: int(code) for partition, code in refused.items()}
 
@@ -202,7 +203,7 @@ class World:
         return GroupState.DEAD if group is None else group.state
 
     def offset(self, topic: str = "topic", partition: int = 0, group_id: str = GROUP) -> int | None:
-        found = self.shard.offsets(group_id).get((topic, partition))
+        found = self.shard.offsets.committed(group_id).get((topic, partition))
         return None if found is None else found[0]
 
     def settle(self, count: int, **options: Any) -> list[str]:
@@ -212,12 +213,12 @@ class World:
         for _ in range(count - 1):
             member_id, joined = self.join_new(**options)
             members.append(member_id)
-            rejoins = [self.join(each, **options) for each in members[:-1]]
+            rejoins = [self.join(member, **options) for member in members[:-1]]
             answer = rejoins[0]
             assert joined.code == 0, joined.response
         generation = answer.response.generation_id
-        self.sync(first, generation, {each: each.encode() for each in members})
-        for each in members[1:]:
-            assert self.sync(each, generation).response.assignment == each.encode()
+        self.sync(first, generation, {member: member.encode() for member in members})
+        for member in members[1:]:
+            assert self.sync(member, generation).response.assignment == member.encode()
         assert self.state is GroupState.STABLE
         return members

@@ -1,12 +1,12 @@
-"""Logs to be compacted, here and now, and what is left of them."""
+"""Builds logs to compact, compacts them without a thread, and reads the result."""
 
 from __future__ import annotations
 
-from kbroker.log.compaction import Limits
-from kbroker.log.file_slice import FileSlice
+from kbroker.log.cleaning.compaction import Limits
+from kbroker.log.files.file_slice import FileSlice
 from kbroker.log.log_compaction import begin_compaction, cleanable_of, replace_segments
 from kbroker.log.log_config import LogConfig
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.open_log import OpenLog
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.record_batch import iter_headers
 from kbroker.protocol.records import Record, build_batch, iter_records
@@ -54,8 +54,8 @@ def keyed_batch(
     )
 
 
-def compact(log: PartitionLog, now_ms: int = NOW, *, limits: Limits = AMPLE) -> None:
-    """As the cleaner does it, without its thread."""
+def compact(log: OpenLog, now_ms: int = NOW, *, limits: Limits = AMPLE) -> None:
+    """Compacts a log as the cleaner does, without its thread."""
     found = cleanable_of(log, now_ms)
     if found.is_checkpoint_wrong:
         log.cleaner_offset = found.first_dirty_offset
@@ -65,17 +65,17 @@ def compact(log: PartitionLog, now_ms: int = NOW, *, limits: Limits = AMPLE) -> 
     end_offset = compaction.build_map()
     for group in compaction.groups():
         cleaned = compaction.write_cleaned(group)
-        assert replace_segments(log, [each.segment for each in group], cleaned, now_ms)
+        assert replace_segments(log, [source.segment for source in group], cleaned, now_ms)
     log.cleaner_offset = end_offset
 
 
-def seal(log: PartitionLog, now_ms: int = NOW) -> None:
-    """So that all that is in it may be compacted."""
+def seal(log: OpenLog, now_ms: int = NOW) -> None:
+    """Rolls and flushes the log, so that everything in it may be compacted."""
     log.roll(now_ms)
     log.flush(now_ms)
 
 
-def records_of(log: PartitionLog, offset: int | None = None) -> list[Record]:
+def records_of(log: OpenLog, offset: int | None = None) -> list[Record]:
     at = log.log_start_offset if offset is None else offset
     found: list[Record] = []
     while True:
@@ -87,13 +87,15 @@ def records_of(log: PartitionLog, offset: int | None = None) -> list[Record]:
         piece.release()
         for position, header in iter_headers(content):
             found += (
-                [each for each in iter_records(content, position) if each.offset >= at] if not header.is_control else []
+                [record for record in iter_records(content, position) if record.offset >= at]
+                if not header.is_control
+                else []
             )
             at = header.last_offset + 1
 
 
-def pairs_of(log: PartitionLog, offset: int | None = None) -> list[tuple[int, str, str | None]]:
+def pairs_of(log: OpenLog, offset: int | None = None) -> list[tuple[int, str, str | None]]:
     return [
-        (each.offset, (each.key or b"").decode(), None if each.value is None else each.value.decode())
-        for each in records_of(log, offset)
+        (record.offset, (record.key or b"").decode(), None if record.value is None else record.value.decode())
+        for record in records_of(log, offset)
     ]

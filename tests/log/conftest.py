@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.filesystem import FileSystem, OsFileSystem
+from kbroker.log.files.filesystem import FileSystem, OsFileSystem
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
 
 

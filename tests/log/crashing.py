@@ -1,5 +1,5 @@
-"""A file system that stops for good before a change that a test chooses; and that a loss of power may set back: names
-that were removed since their directory was synced are there again."""
+"""File system that crashes before the n-th change, and whose power loss restores names that were removed since the last
+fsync of their directory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Crashed", "CrashingFileSystem"]
 
 
 class Crashed(BaseException):
-    """Neither the code under test nor a handler of errors may go on."""
+    """Ends the test run of the code; not an Exception, so that no error handler catches it."""
 
 
 class CrashingFileSystem(FaultyFileSystem):
-    """Stops before its n-th change, and before every one after it."""
+    """Raises Crashed before change number `crash_at` and all later ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,18 +62,18 @@ class CrashingFileSystem(FaultyFileSystem):
         self._make_durable(path)
 
     def _make_durable(self, directory: str) -> None:
-        for path in [each for each in self._removed if os.path.dirname(each) == directory]:
+        for path in [path for path in self._removed if os.path.dirname(path) == directory]:
             del self._removed[path]
 
     def crash(self, *, kept: float = 0.0) -> None:
-        """`kept`: the part of what each file was to get since its last fsync that it did get."""
+        """Simulates a power loss. `kept`: fraction of the bytes added since the last fsync that each file keeps."""
         for path, content in self._removed.items():
             if path not in self._files and os.path.dirname(path) in self._directories:
                 super().replace(path, content)
         self._removed.clear()
-        for each in self._files.values():
-            new = max(len(each.data) - len(each.durable), 0)
-            each.durable += bytes(each.data[len(each.durable) : len(each.durable) + int(new * kept)])
+        for file in self._files.values():
+            new = max(len(file.data) - len(file.durable), 0)
+            file.durable += bytes(file.data[len(file.durable) : len(file.durable) + int(new * kept)])
         super().crash()
 
 

@@ -14,7 +14,7 @@ def epochs(faulty: FaultyFileSystem) -> LeaderEpochs:
     return found
 
 
-def test_the_file_is_kafkas_text(faulty: FaultyFileSystem, epochs: LeaderEpochs) -> None:
+def test_the_file_has_kafkas_format(faulty: FaultyFileSystem, epochs: LeaderEpochs) -> None:
     assert faulty.read("/leader-epoch-checkpoint") == b"0\n3\n2 10\n3 20\n5 40\n"
     assert LeaderEpochs(faulty, "/leader-epoch-checkpoint").entries == epochs.entries
 
@@ -23,7 +23,7 @@ def test_the_file_is_kafkas_text(faulty: FaultyFileSystem, epochs: LeaderEpochs)
     ("asked", "answer"),
     [
         (5, (5, 77)),  # the current epoch ends with the log
-        (6, (-1, -1)),  # nobody knows it yet
+        (6, (-1, -1)),  # not known yet
         (4, (3, 40)),  # the largest one below
         (3, (3, 40)),
         (2, (2, 20)),
@@ -39,11 +39,11 @@ def test_without_any_epoch_the_answer_is_undefined(faulty: FaultyFileSystem) -> 
     assert LeaderEpochs(faulty, "/none").end_offset_for(0, 5) == (-1, -1)
 
 
-def test_an_offset_knows_its_epoch(epochs: LeaderEpochs) -> None:
+def test_the_epoch_of_an_offset_is_found(epochs: LeaderEpochs) -> None:
     assert [epochs.epoch_at(offset) for offset in (9, 10, 19, 20, 39, 40, 99)] == [-1, 2, 2, 3, 3, 5, 5]
 
 
-def test_a_new_epoch_drops_what_contradicts_it(epochs: LeaderEpochs) -> None:
+def test_a_new_epoch_removes_later_entries(epochs: LeaderEpochs) -> None:
     epochs.assign(6, 15)
     assert epochs.entries == [(2, 10), (6, 15)]
     assert epochs.latest == 6
@@ -66,7 +66,7 @@ def test_truncating_from_either_side(faulty: FaultyFileSystem, epochs: LeaderEpo
 
 
 @pytest.mark.parametrize("content", [b"", b"0\n", b"0\n2\n1 1\n", b"1\n0\n", b"0\n1\nx y\n", b"0\n1\n1 2 3\n"])
-def test_a_file_that_makes_no_sense_is_said_to_be_unreadable(faulty: FaultyFileSystem, content: bytes) -> None:
+def test_a_damaged_file_is_reported_as_unreadable(faulty: FaultyFileSystem, content: bytes) -> None:
     faulty.replace("/e", content)
     epochs = LeaderEpochs(faulty, "/e")
     assert not epochs.is_readable

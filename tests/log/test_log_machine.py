@@ -1,4 +1,4 @@
-"""A log against a list: whatever is done to it, in whatever order, and wherever it crashes."""
+"""Compares a log with a list as its model, over random operations and crashes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.log.log_config import LogConfig
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.open_log import OpenLog
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.record_batch import iter_headers
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
-from tests.log.batches import NOW, append_run, make_batch, open_log, read_bytes, read_headers, remove_deleted
+from tests.log.batches import (
+    NOW,
+    append_as_leader,
+    append_run,
+    make_batch,
+    open_log,
+    read_bytes,
+    read_headers,
+    remove_deleted,
+)
 
 PATH = "/t-0"
 
 
 class Batch:
-    """What the model remembers of an appended batch."""
+    """Appended batch in the model."""
 
     def __init__(self, base: int, count: int, timestamp: int, epoch: int, producer: tuple[int, int] | None) -> None:
         self.base = base
@@ -28,7 +37,7 @@ class Batch:
 
 
 class LogMachine(RuleBasedStateMachine):
-    log: PartitionLog
+    log: OpenLog
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +61,7 @@ class LogMachine(RuleBasedStateMachine):
         )
         self.log = open_log(self.filesystem, PATH, self.config)
 
-    # What a broker does
+    # Operations of a broker
 
     @rule(
         counts=st.lists(st.integers(1, 3), min_size=1, max_size=5),
@@ -91,7 +100,7 @@ class LogMachine(RuleBasedStateMachine):
         producer, sequence = newest.producer
         count = newest.last - newest.base + 1
         batch = make_batch(*[b"x" * 10] * count, producer_id=producer, sequence=sequence)
-        result = self.log.append_as_leader(batch, self.epoch, self.now)
+        result = append_as_leader(self.log, batch, self.epoch, self.now)
         assert result.is_duplicate
         assert (result.base_offset, result.last_offset) == (newest.base, newest.last)
 
@@ -119,7 +128,7 @@ class LogMachine(RuleBasedStateMachine):
     def truncate(self, back: int) -> None:
         target = max(self.end - back, self.start)
         self.log.truncate_to(target)
-        self.filesystem.sync_all()  # or the loss of power brings back what was cut off, which the model does not play
+        self.filesystem.sync_all()  # otherwise a power loss restores truncated batches, which the model does not know
         self.drop_from(next((batch.base for batch in self.batches if batch.last >= target), target))
 
     @rule(ahead=st.integers(0, 10))
@@ -147,14 +156,14 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """The process dies, the machine lives: nothing that was written is lost."""
+        """Ends the process but not the machine: no written byte is lost."""
         self.filesystem.kill()
         self.reopen(is_clean=False)
         assert not self.log.was_shortened
 
     @rule(keep=st.floats(0, 1), garbage=st.binary(max_size=80))
     def lose_power(self, keep: float, garbage: bytes) -> None:
-        """Of the active segment some unsynced bytes are left, perhaps with garbage behind; other files as they come."""
+        """Keeps some unsynced bytes of the active segment and adds garbage; other files lose unsynced bytes."""
         active = f"{PATH}/{self.log.segment_base_offsets[-1]:020d}.log"
         written = self.filesystem.read(active)
         recovery_point = self.log.recovery_point
@@ -177,7 +186,6 @@ class LogMachine(RuleBasedStateMachine):
             high_watermark=self.high_watermark,
             log_start_offset=self.start,
         )
-        self.log.load()
 
     # The model
 
@@ -209,11 +217,11 @@ class LogMachine(RuleBasedStateMachine):
         ]
         assert found == [(batch.base, batch.last, batch.epoch) for batch in visible]
         committed = [batch.base for batch in visible if batch.last < self.high_watermark]
-        assert [each.base_offset for each in read_headers(log, self.start, up_to=self.high_watermark)] == committed
+        assert [header.base_offset for header in read_headers(log, self.start, up_to=self.high_watermark)] == committed
         for batch in visible[:: max(len(visible) // 5, 1)]:
             _position, header = next(iter_headers(read_bytes(log, max(batch.last, self.start), 1)))
             assert header.base_offset == batch.base
-            first = next(each for each in visible if each.timestamp >= batch.timestamp)
+            first = next(other for other in visible if other.timestamp >= batch.timestamp)
             by_time = log.offset_for_timestamp(batch.timestamp)
             assert by_time is not None
             assert by_time.offset == max(first.base, self.start)

@@ -1,32 +1,41 @@
-"""The start after a crash: torn, flipped and lost bytes, half-made rolls, missing and stale side files."""
+"""Opening a log after a crash: incomplete, changed and lost bytes, interrupted rolls, missing and stale side files."""
 
 from __future__ import annotations
 
 import pytest
 
 from kbroker.errors import RecoveryNeeded
-from kbroker.log.file_cache import FileCache
+from kbroker.log.files.checkpoint import CheckpointedOffsets
+from kbroker.log.files.file_cache import FileCache
 from kbroker.log.log_config import LogConfig
+from kbroker.log.open_log import OpenLog
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
-from tests.log.batches import NOW, append, make_batch, make_marker, open_log, read_headers, read_values
+from tests.log.batches import (
+    NOW,
+    append,
+    append_as_leader,
+    make_batch,
+    make_marker,
+    open_log,
+    read_headers,
+    read_values,
+)
 
 PATH = "/t-0"
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300)
 
 
-def filled(faulty: FaultyFileSystem, count: int = 60, config: LogConfig = SMALL) -> PartitionLog:
+def filled(faulty: FaultyFileSystem, count: int = 60, config: LogConfig = SMALL) -> OpenLog:
     log = open_log(faulty, PATH, config)
     for number in range(count):
         append(log, make_batch(b"%04d" % number + b"x" * 40, producer_id=7, sequence=number, timestamp=NOW + number))
     return log
 
 
-def recover(faulty: FaultyFileSystem, recovery_point: int = 0, config: LogConfig = SMALL) -> PartitionLog:
-    log = open_log(faulty, PATH, config, is_clean=False, recovery_point=recovery_point, high_watermark=1 << 40)
-    log.load()
-    return log
+def recover(faulty: FaultyFileSystem, recovery_point: int = 0, config: LogConfig = SMALL) -> OpenLog:
+    return open_log(faulty, PATH, config, is_clean=False, recovery_point=recovery_point, high_watermark=1 << 40)
 
 
 def path_of(base_offset: int, suffix: str = ".log") -> str:
@@ -37,8 +46,8 @@ def overwrite(faulty: FaultyFileSystem, path: str, content: bytes) -> None:
     faulty.replace(path, content)
 
 
-def check_indexes(faulty: FaultyFileSystem, log: PartitionLog) -> None:
-    """Whatever recovery wrote finds the same batches as a walk over everything, after a clean stop too."""
+def check_indexes(faulty: FaultyFileSystem, log: OpenLog) -> None:
+    """Checks that the indexes find the same batches as a read of the whole log, after a clean stop too."""
     headers = read_headers(log, log.log_start_offset)
     log.close()
     again = open_log(faulty, PATH, SMALL)
@@ -101,7 +110,37 @@ def test_garbage_behind_the_last_batch_is_cut_off(faulty: FaultyFileSystem, garb
     check_indexes(faulty, again)
 
 
-def test_a_valid_batch_with_an_offset_from_before_ends_the_log(faulty: FaultyFileSystem) -> None:
+def test_garbage_that_recovery_cut_off_does_not_return_with_a_power_loss(faulty: FaultyFileSystem) -> None:
+    log = filled(faulty, 10)
+    values = read_values(log)
+    log.flush(NOW)
+    overwrite(faulty, path_of(0), faulty.read(path_of(0)) + bytes(17))
+    again = recover(faulty, recovery_point=10)
+    again.recovery_point = 0  # or the roll fsyncs
+    again.roll(NOW)
+    faulty.crash()
+    assert read_values(recover(faulty, recovery_point=10)) == values
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_a_truncation_is_on_disk_before_the_recovery_point_leaves_its_segment(
+    faulty: FaultyFileSystem, preallocate: bool
+) -> None:
+    config = LogConfig(segment_bytes=2000, index_interval_bytes=300, preallocate=preallocate)
+    log = filled(faulty, 20, config)
+    log.flush(NOW)
+    log.truncate_to(15)
+    values = read_values(log)
+    log.flush(NOW)
+    log.roll(NOW)
+    assert (log.recovery_point, log.segment_base_offsets[-1]) == (15, 15)
+    faulty.crash()
+    again = recover(faulty, recovery_point=15, config=config)
+    assert read_values(again) == values
+    assert append(again, make_batch(b"next")) == 15
+
+
+def test_recovery_truncates_at_a_valid_batch_with_an_earlier_offset(faulty: FaultyFileSystem) -> None:
     log = filled(faulty, 10)
     values = read_values(log)
     content = faulty.read(path_of(0))
@@ -142,7 +181,7 @@ def test_a_flipped_bit_past_the_recovery_point_ends_the_log_there(faulty: Faulty
     check_indexes(faulty, again)
 
 
-def test_what_was_flushed_is_not_read_again(faulty: FaultyFileSystem) -> None:
+def test_recovery_does_not_read_below_the_recovery_point(faulty: FaultyFileSystem) -> None:
     log = filled(faulty)
     log.flush(NOW)
     values = read_values(log)
@@ -154,7 +193,7 @@ def test_what_was_flushed_is_not_read_again(faulty: FaultyFileSystem) -> None:
     assert [offset for offset, _value in read_values(again)] == [offset for offset, _value in values]
 
 
-def test_only_the_part_behind_the_recovery_point_of_a_segment_is_checked(faulty: FaultyFileSystem) -> None:
+def test_recovery_checks_only_the_part_of_a_segment_after_the_recovery_point(faulty: FaultyFileSystem) -> None:
     config = LogConfig(index_interval_bytes=300)
     log = filled(faulty, 40, config)
     log.flush(NOW)
@@ -170,7 +209,27 @@ def test_only_the_part_behind_the_recovery_point_of_a_segment_is_checked(faulty:
     check_indexes(faulty, again)
 
 
-def test_unsynced_bytes_lost_in_a_crash_leave_what_was_flushed(faulty: FaultyFileSystem) -> None:
+@pytest.mark.parametrize("bad_entries", [1, 2, 100])
+def test_recovery_truncates_to_a_damaged_batch_where_it_starts(faulty: FaultyFileSystem, bad_entries: int) -> None:
+    """The batches of the last index entries have good headers and wrong checksums, although they were fsynced."""
+    config = LogConfig(index_interval_bytes=300)
+    log = filled(faulty, 40, config)
+    values = read_values(log)
+    log.flush(NOW)
+    index = log.segments.active.offset_index
+    bad = [*zip(index.keys, index.values, strict=True)][-bad_entries:]
+    content = bytearray(faulty.read(path_of(0)))
+    for _last_offset, position in bad:
+        content[position + 70] ^= 1
+    overwrite(faulty, path_of(0), bytes(content))
+    again = recover(faulty, 40, config)
+    assert again.was_shortened
+    assert read_values(again) == values[: bad[0][0]]  # a batch has one record, so its last offset is its first
+    assert append(again, make_batch(b"next", timestamp=NOW + 40)) == bad[0][0] > 0
+    check_indexes(faulty, again)
+
+
+def test_a_crash_loses_only_bytes_that_were_not_fsynced(faulty: FaultyFileSystem) -> None:
     log = filled(faulty, 30)
     log.flush(NOW)
     values = read_values(log)
@@ -196,7 +255,7 @@ def test_a_hole_between_segments_ends_the_log(faulty: FaultyFileSystem) -> None:
     check_indexes(faulty, again)
 
 
-def test_missing_and_senseless_indexes_are_built_anew(faulty: FaultyFileSystem) -> None:
+def test_missing_and_damaged_indexes_are_rebuilt(faulty: FaultyFileSystem) -> None:
     log = filled(faulty)
     log.close()
     bases = log.segment_base_offsets
@@ -218,7 +277,7 @@ def test_a_clean_start_rebuilds_an_index_that_is_missing(faulty: FaultyFileSyste
     check_indexes(faulty, again)
 
 
-def test_rot_in_the_tail_after_a_clean_stop_is_found_and_cut(faulty: FaultyFileSystem) -> None:
+def test_damage_at_the_end_after_a_clean_stop_is_found_and_truncated(faulty: FaultyFileSystem) -> None:
     log = filled(faulty, 10)
     log.close()
     overwrite(faulty, path_of(0), faulty.read(path_of(0))[:-3])
@@ -231,7 +290,6 @@ def test_loading_leaves_no_file_open_and_touches_no_shared_cache(faulty: FaultyF
     filled(faulty)
     faulty.kill()
     log = open_log(faulty, PATH, SMALL, is_clean=False, high_watermark=7)
-    log.load()
     assert log.high_watermark == 7
     assert faulty.open_files == 0
 
@@ -250,7 +308,7 @@ def test_a_crash_in_the_middle_of_a_roll_loses_nothing(faulty: FaultyFileSystem)
     assert append(again, make_batch(b"next")) == 10
 
 
-def test_left_overs_of_deletion_and_cleaning_go(faulty: FaultyFileSystem) -> None:
+def test_files_left_by_deletion_and_cleaning_are_deleted(faulty: FaultyFileSystem) -> None:
     log = filled(faulty)
     for name in ("00000000000000000000.log.deleted", "00000000000000000000.cleaned", "leader-epoch-checkpoint.tmp"):
         faulty.replace(f"{PATH}/{name}", b"x")
@@ -259,7 +317,7 @@ def test_left_overs_of_deletion_and_cleaning_go(faulty: FaultyFileSystem) -> Non
     assert log.log_end_offset == 60
 
 
-def test_producers_come_from_the_newest_snapshot_that_makes_sense(faulty: FaultyFileSystem) -> None:
+def test_producers_are_read_from_the_newest_valid_snapshot(faulty: FaultyFileSystem) -> None:
     log = filled(faulty)
     newest = log.segment_base_offsets[-1]
     overwrite(faulty, path_of(newest, ".snapshot"), b"\0\1rubbish")
@@ -268,11 +326,11 @@ def test_producers_come_from_the_newest_snapshot_that_makes_sense(faulty: Faulty
     assert again.producers.entries[7].last_sequence == 59
     assert len(again.producers.entries[7].batches) == 5
     assert not faulty.exists(path_of(99, ".snapshot"))
-    retried = again.append_as_leader(make_batch(b"x", producer_id=7, sequence=59), 0, NOW)
+    retried = append_as_leader(again, make_batch(b"x", producer_id=7, sequence=59), 0, NOW)
     assert (retried.is_duplicate, retried.base_offset) == (True, 59)
 
 
-def test_snapshots_do_not_pile_up_with_clean_stops(faulty: FaultyFileSystem) -> None:
+def test_clean_stops_do_not_accumulate_snapshots(faulty: FaultyFileSystem) -> None:
     filled(faulty, 10).close()
     for number in range(5):
         log = open_log(faulty, PATH, SMALL)
@@ -280,7 +338,6 @@ def test_snapshots_do_not_pile_up_with_clean_stops(faulty: FaultyFileSystem) -> 
         log.close()
         assert log.log_end_offset == 11 + number
     log = open_log(faulty, PATH, SMALL)
-    log.load()
     assert [name for name in sorted(faulty.list_names(PATH)) if name.endswith(".snapshot")] == [f"{15:020d}.snapshot"]
 
 
@@ -288,9 +345,9 @@ def test_after_a_clean_stop_the_last_batch_of_each_producer_is_known(faulty: Fau
     log = filled(faulty)
     log.close()
     again = open_log(faulty, PATH, SMALL)
-    retried = again.append_as_leader(make_batch(b"x", producer_id=7, sequence=59), 0, NOW)
+    retried = append_as_leader(again, make_batch(b"x", producer_id=7, sequence=59), 0, NOW)
     assert (retried.is_duplicate, retried.base_offset) == (True, 59)
-    gap = again.append_as_leader(make_batch(b"x", producer_id=7, sequence=61), 0, NOW)
+    gap = append_as_leader(again, make_batch(b"x", producer_id=7, sequence=61), 0, NOW)
     assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
@@ -303,7 +360,7 @@ def test_epochs_are_rebuilt_from_the_batches(faulty: FaultyFileSystem) -> None:
     assert recover(faulty, recovery_point=40).leader_epochs.entries == entries == [(0, 0), (1, 15), (2, 30)]
 
 
-def test_epochs_that_the_file_knows_are_kept_by_recovery(faulty: FaultyFileSystem) -> None:
+def test_recovery_keeps_the_epochs_of_the_checkpoint(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH, SMALL)
     for number in range(40):
         append(log, make_batch(b"x" * 60), epoch=number // 15)
@@ -314,13 +371,13 @@ def test_epochs_that_the_file_knows_are_kept_by_recovery(faulty: FaultyFileSyste
     assert recover(faulty).leader_epochs.entries == [(0, 0), (1, 15), (2, 30)]
 
 
-def test_epochs_beyond_the_end_go(faulty: FaultyFileSystem) -> None:
+def test_epochs_beyond_the_log_end_offset_are_removed(faulty: FaultyFileSystem) -> None:
     filled(faulty, 10)
     faulty.replace(f"{PATH}/leader-epoch-checkpoint", b"0\n2\n0 0\n4 10\n")
     assert recover(faulty).leader_epochs.entries == [(0, 0)]
 
 
-def test_a_log_start_beyond_what_survived_starts_an_empty_log(faulty: FaultyFileSystem) -> None:
+def test_a_log_start_offset_beyond_the_recovered_end_makes_an_empty_log(faulty: FaultyFileSystem) -> None:
     filled(faulty, 10).close()
     log = open_log(faulty, PATH, SMALL, is_clean=False, log_start_offset=50)
     assert (log.log_start_offset, log.log_end_offset, log.was_shortened) == (50, 50, True)
@@ -340,33 +397,32 @@ def test_aborted_transactions_are_listed_once_after_recovery(faulty: FaultyFileS
 
 
 @pytest.mark.parametrize("lost", [1, len(make_batch(b"%04d" % 0 + b"x" * 40, producer_id=7)), 100_000])
-def test_a_damaged_log_that_was_closed_is_left_alone_until_somebody_sees_to_its_recovery(
-    faulty: FaultyFileSystem, lost: int
-) -> None:
+def test_a_damaged_closed_log_stays_unchanged_until_it_is_recovered(faulty: FaultyFileSystem, lost: int) -> None:
     log = filled(faulty)
     log.close()
     last = path_of(log.segment_base_offsets[-1])
     overwrite(faulty, last, faulty.read(last)[:-lost])
     before = faulty.read(last)
     calls: list[None] = []
-    again = PartitionLog(FileCache(faulty), PATH, SMALL, recovery_point=60, on_unsound=lambda: calls.append(None))
+    offsets = CheckpointedOffsets(recovery_point=60)
+    handle = PartitionLog(FileCache(faulty), PATH, SMALL, offsets, on_unsound=lambda: calls.append(None))
     open_files = faulty.open_files
     for _ in range(2):
         with pytest.raises(RecoveryNeeded):
-            again.load()
+            handle.open()
     assert len(calls) == 2
-    assert (again.needs_recovery, faulty.read(last), faulty.open_files) == (True, before, open_files)
-    again.recover()
+    assert (handle.needs_recovery, faulty.read(last), faulty.open_files) == (True, before, open_files)
+    again = handle.recover()
     assert again.was_shortened
     assert again.log_end_offset < 60
     check_indexes(faulty, again)
 
 
-def test_a_sound_log_that_was_closed_calls_nobody(faulty: FaultyFileSystem) -> None:
+def test_opening_a_sound_log_does_not_call_on_unsound(faulty: FaultyFileSystem) -> None:
     filled(faulty).close()
 
     def fail() -> None:
         raise AssertionError
 
-    again = PartitionLog(FileCache(faulty), PATH, SMALL, recovery_point=60, on_unsound=fail)
-    assert again.log_end_offset == 60
+    again = PartitionLog(FileCache(faulty), PATH, SMALL, CheckpointedOffsets(recovery_point=60), on_unsound=fail)
+    assert again.open().log_end_offset == 60

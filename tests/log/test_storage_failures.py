@@ -1,4 +1,4 @@
-"""A disk that is full, broken, or lies about fsync: nothing acknowledged is lost, nothing unacknowledged is seen."""
+"""Disks that are full, broken, or fail to fsync: no acknowledged record is lost, no other record is visible."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 from kbroker.errors import StorageFailure
 from kbroker.log.log_config import LogConfig
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
-from tests.log.batches import NOW, append, append_run, make_batch, make_marker, open_log, read_values
+from tests.log.batches import NOW, append, append_as_leader, append_run, make_batch, make_marker, open_log, read_values
 
 PATH = "/t-0"
 
 
-@pytest.mark.parametrize("room", [0, 1, 60, 100])
-def test_a_full_disk_refuses_the_run_whole_and_takes_it_when_there_is_room(faulty: FaultyFileSystem, room: int) -> None:
+@pytest.mark.parametrize("free_bytes", [0, 1, 60, 100])
+def test_a_full_disk_rejects_the_whole_run_until_it_has_space(faulty: FaultyFileSystem, free_bytes: int) -> None:
     log = open_log(faulty, PATH, LogConfig(index_interval_bytes=100))
     for number in range(5):
         append(log, make_batch(b"%04d" % number, producer_id=1, sequence=number, timestamp=NOW + number))
     size = faulty.size(f"{PATH}/{0:020d}.log")
     for _attempt in range(3):
-        faulty.room = room
+        faulty.free_bytes = free_bytes
         run = [make_batch(b"a" * 40, producer_id=1, sequence=5, timestamp=NOW + 99), make_batch(b"b")]
         with pytest.raises(StorageFailure) as caught:
             append_run(log, run, 0, NOW)
@@ -31,7 +31,7 @@ def test_a_full_disk_refuses_the_run_whole_and_takes_it_when_there_is_room(fault
         assert len(read_values(log)) == 5
         assert log.offset_for_timestamp(NOW + 50) is None
         assert log.producers.entries[1].last_sequence == 4
-    faulty.room = None
+    faulty.free_bytes = None
     assert append(log, make_batch(b"a" * 40, producer_id=1, sequence=5)) == 5
     log.close()
     assert len(read_values(open_log(faulty, PATH))) == 6
@@ -40,26 +40,26 @@ def test_a_full_disk_refuses_the_run_whole_and_takes_it_when_there_is_room(fault
 def test_a_full_disk_while_rolling_leaves_the_old_segment_in_use(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH, LogConfig(segment_bytes=200, index_interval_bytes=50))
     append(log, make_batch(b"a" * 80))
-    faulty.room = 0
+    faulty.free_bytes = 0
     with pytest.raises(StorageFailure) as caught:
-        log.append_as_leader(make_batch(b"b" * 80), 0, NOW)
+        append_as_leader(log, make_batch(b"b" * 80), 0, NOW)
     assert caught.value.is_full
     assert log.segment_base_offsets == [0]
-    faulty.room = None
+    faulty.free_bytes = None
     assert append(log, make_batch(b"b" * 80)) == 1
     assert [offset for offset, _value in read_values(log)] == [0, 1]
     log.close()
 
 
-@pytest.mark.parametrize("room", range(0, 420, 20))
-def test_a_roll_that_stops_anywhere_loses_nothing_acknowledged(faulty: FaultyFileSystem, room: int) -> None:
-    """The room is used up at another step each time: the batch, an index, the snapshot, the new file."""
+@pytest.mark.parametrize("free_bytes", range(0, 420, 20))
+def test_a_roll_that_stops_anywhere_loses_nothing_acknowledged(faulty: FaultyFileSystem, free_bytes: int) -> None:
+    """The disk is full at a different step each time: the batch, an index, the snapshot, the new file."""
     config = LogConfig(segment_bytes=500, index_interval_bytes=50)
     log = open_log(faulty, PATH, config)
     acknowledged: list[tuple[int, bytes]] = []
     for number in range(8):
         if number == 3:
-            faulty.room = room
+            faulty.free_bytes = free_bytes
         try:
             offset = append(log, make_batch(b"%04d" % number + b"x" * 60, producer_id=1, sequence=len(acknowledged)))
         except StorageFailure:
@@ -68,7 +68,7 @@ def test_a_roll_that_stops_anywhere_loses_nothing_acknowledged(faulty: FaultyFil
     assert len(acknowledged) >= 3
     assert read_values(log) == acknowledged
     faulty.kill()
-    faulty.room = None
+    faulty.free_bytes = None
     again = open_log(faulty, PATH, config, is_clean=False)
     assert read_values(again) == acknowledged
     assert not again.was_shortened
@@ -78,12 +78,12 @@ def test_a_roll_that_stops_anywhere_loses_nothing_acknowledged(faulty: FaultyFil
 def test_an_undone_marker_leaves_the_transaction_open(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH)
     append(log, make_batch(b"a", producer_id=1, transactional=True))
-    faulty.room = 10
+    faulty.free_bytes = 10
     with pytest.raises(StorageFailure):
-        log.append_as_leader(make_marker(1, commit=False), 0, NOW, is_internal=True)
+        append_as_leader(log, make_marker(1, commit=False), 0, NOW, is_internal=True)
     assert log.last_stable_offset == 0
     assert log.aborted_transactions(0, 99) == []
-    faulty.room = None
+    faulty.free_bytes = None
     append(log, make_marker(1, commit=False), internal=True)
     assert log.last_stable_offset == 2
     assert len(log.aborted_transactions(0, 99)) == 1
@@ -96,27 +96,27 @@ def test_an_abort_whose_index_cannot_be_written_counts_and_is_written_with_the_n
     log = open_log(faulty, PATH)
     append(log, make_batch(b"a", producer_id=1, transactional=True))
     marker = make_marker(1, commit=False)
-    faulty.room = len(marker)
+    faulty.free_bytes = len(marker)
     append(log, marker, internal=True)
     assert len(log.aborted_transactions(0, 99)) == 1
     with pytest.raises(StorageFailure):
         log.begin_flush()
     assert log.recovery_point == 0
-    faulty.room = None
+    faulty.free_bytes = None
     log.flush(NOW)
     faulty.crash()
     again = open_log(faulty, PATH, is_clean=False, recovery_point=2, high_watermark=2)
     assert len(again.aborted_transactions(0, 99)) == 1
 
 
-def test_an_epoch_that_cannot_be_written_refuses_the_run_whole(faulty: FaultyFileSystem) -> None:
+def test_an_epoch_that_cannot_be_written_rejects_the_whole_run(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH)
     append(log, make_batch(b"a"), epoch=1)
     log.stage(make_batch(b"b"), 1, NOW)
-    faulty.room = 0
+    faulty.free_bytes = 0
     with pytest.raises(StorageFailure):
         log.stage(make_batch(b"c"), 2, NOW)
-    faulty.room = None
+    faulty.free_bytes = None
     log.commit()
     assert read_values(log) == [(0, b"a")]
     assert log.leader_epochs.entries == [(1, 0)]
@@ -124,12 +124,12 @@ def test_an_epoch_that_cannot_be_written_refuses_the_run_whole(faulty: FaultyFil
     assert log.leader_epochs.entries == [(1, 0), (2, 1)]
 
 
-def test_a_broken_disk_is_told_from_a_full_one(faulty: FaultyFileSystem) -> None:
+def test_a_broken_disk_differs_from_a_full_one(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH)
     append(log, make_batch(b"a"))
     faulty.write_error = errno.EIO
     with pytest.raises(StorageFailure) as caught:
-        log.append_as_leader(make_batch(b"b"), 0, NOW)
+        append_as_leader(log, make_batch(b"b"), 0, NOW)
     assert not caught.value.is_full
     assert read_values(log) == [(0, b"a")]
 
@@ -158,7 +158,7 @@ def test_a_failed_fsync_moves_no_recovery_point(faulty: FaultyFileSystem) -> Non
     assert log.recovery_point == 0
 
 
-def test_a_flush_covers_what_was_there_when_it_began(faulty: FaultyFileSystem) -> None:
+def test_a_flush_covers_the_records_at_its_begin(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH, LogConfig(flush_messages=1))
     assert not log.is_flush_due(NOW)
     append(log, make_batch(b"a"))
@@ -177,7 +177,7 @@ def test_a_flush_covers_what_was_there_when_it_began(faulty: FaultyFileSystem) -
     assert log.begin_flush() is None
 
 
-def test_a_truncation_during_a_flush_takes_its_word_back(faulty: FaultyFileSystem) -> None:
+def test_a_truncation_during_a_flush_keeps_the_recovery_point(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH)
     append(log, make_batch(b"a"))
     append(log, make_batch(b"b"))
@@ -209,7 +209,7 @@ def test_flush_is_due_by_time_and_after_a_roll(faulty: FaultyFileSystem) -> None
     assert not log.is_flush_due(NOW + 1002)
 
 
-def test_what_was_flushed_survives_a_crash_of_the_machine(faulty: FaultyFileSystem) -> None:
+def test_flushed_records_survive_a_power_loss(faulty: FaultyFileSystem) -> None:
     log = open_log(faulty, PATH, LogConfig(flush_messages=1, segment_bytes=300, index_interval_bytes=50))
     acknowledged = []
     for number in range(20):
@@ -222,3 +222,30 @@ def test_what_was_flushed_survives_a_crash_of_the_machine(faulty: FaultyFileSyst
     again = open_log(faulty, PATH, is_clean=False, recovery_point=recovery_point)
     assert read_values(again) == acknowledged
     assert not again.was_shortened
+
+
+def test_a_failed_preallocation_leaves_no_segment_behind(faulty: FaultyFileSystem) -> None:
+    config = LogConfig(segment_bytes=400, preallocate=True)
+    log = open_log(faulty, PATH, config)
+    faulty.free_bytes = 500
+    acknowledged = 2
+    for _ in range(acknowledged):
+        append(log, make_batch(b"a" * 80))
+    with pytest.raises(StorageFailure):
+        append(log, make_batch(b"a" * 80))
+    assert [name for name in faulty.list_names(PATH) if name.endswith(".log")] == [f"{0:020d}.log"]
+    faulty.kill()
+    faulty.free_bytes = None
+    again = open_log(faulty, PATH, config, is_clean=False)
+    assert again.log_end_offset == acknowledged
+    assert not again.was_shortened
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_failed_fsync_is_never_taken_for_a_full_disk(faulty: FaultyFileSystem, number: int) -> None:
+    log = open_log(faulty, PATH)
+    append(log, make_batch(b"a"))
+    faulty.sync_error = number
+    with pytest.raises(StorageFailure) as caught:
+        log.flush(NOW)
+    assert not caught.value.is_full

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker.protocol.registry import APIS
-from tools.compatibility import BEGIN, BEGIN_CONFIGS, END, PAGE, inactive_configs, table, updated
+from tools.compatibility import BEGIN, BEGIN_CONFIGS, PAGE, inactive_configs, table, updated
+from tools.generated_section import END
 
 
 def test_the_page_is_up_to_date() -> None:

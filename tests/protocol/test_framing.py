@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.errors import PeerError
-from kbroker.protocol import framing
-from kbroker.protocol.framing import BASE_BUFFER_SIZE, READ_SIZE, FrameReader
+from kbroker.protocol.framing import BASE_BUFFER_SIZE, ENOUGH, GRANULE, GROWTH, READ_SIZE, SMALL, WHOLE, FrameReader
 
 MAX_FRAME_SIZE = 4 * 1024 * 1024
 
@@ -21,13 +20,17 @@ class Budget:
         self.used = 0
         self.tight = False
 
-    def try_reserve(self, size: int) -> bool:
+    def try_reserve(self, size: int, kind: int) -> bool:
         if self.used + size > self.limit:
             return False
         self.used += size
         return True
 
-    def release(self, size: int) -> None:
+    def change_kind(self, size: int, old: int, new: int) -> None:
+        assert old != new
+        assert 0 < size <= self.used
+
+    def release(self, size: int, kind: int) -> None:
         self.used -= size
         assert self.used >= 0
 
@@ -116,7 +119,7 @@ def test_whatever_arrives_only_peer_error_is_raised_and_memory_is_bounded(chunks
 def test_an_impossible_length_is_refused_before_anything_is_reserved(length: int) -> None:
     budget = Budget()
     reader = make_reader(budget)
-    with pytest.raises(PeerError, match=f"a frame of {length} bytes"):
+    with pytest.raises(PeerError, match=f"invalid frame length of {length} bytes"):
         feed(reader, struct.pack(">i", length))
     assert (budget.used, reader.capacity) == (0, BASE_BUFFER_SIZE)
 
@@ -144,30 +147,92 @@ def test_frames_before_an_impossible_length_are_taken_first() -> None:
         reader.take_frames(64)
 
 
-def test_a_large_length_reserves_its_room_but_allocates_only_as_bytes_arrive() -> None:
+def test_a_large_length_reserves_nothing_before_its_bytes_arrive() -> None:
     budget = Budget()
     reader = make_reader(budget)
-    feed(reader, struct.pack(">i", MAX_FRAME_SIZE))
+    feed(reader, struct.pack(">i", MAX_FRAME_SIZE) + b"ab")
     assert reader.free_view() is not None
-    assert budget.used + BASE_BUFFER_SIZE >= MAX_FRAME_SIZE + 4
-    assert reader.capacity == framing.EAGER_SIZE < MAX_FRAME_SIZE
+    assert (budget.used, reader.capacity) == (0, BASE_BUFFER_SIZE)
 
 
-def test_no_room_in_the_budget_stops_reading_until_it_is_granted() -> None:
-    budget = Budget(limit=100_000)
+@given(size=st.integers(1, MAX_FRAME_SIZE), read_size=st.integers(2000, READ_SIZE))
+@settings(max_examples=30, deadline=None)
+def test_what_is_reserved_grows_with_what_has_arrived_and_little_is_copied(size: int, read_size: int) -> None:
+    copied = 0
+
+    class CountingReader(FrameReader):
+        def _move_to_new_buffer(self, capacity: int) -> None:
+            nonlocal copied
+            copied += self._end - self._start
+            super()._move_to_new_buffer(capacity)
+
+    budget = Budget()
+    reader = CountingReader(budget, max_frame_size=MAX_FRAME_SIZE)
+    stream = frame(bytes(size))
+    position = 0
+    while not (taken := reader.take_frames(1)):
+        view = reader.free_view()
+        assert view is not None
+        assert budget.used <= max(ENOUGH * position, GRANULE)
+        assert reader.capacity <= BASE_BUFFER_SIZE + reader.reserved
+        count = min(read_size, len(view), len(stream) - position)
+        view[:count] = stream[position : position + count]
+        reader.received(count)
+        position += count
+    assert bytes(taken[0]) == stream[4:]
+    assert copied <= len(stream) * GROWTH / (GROWTH - 1)
+
+
+def test_no_room_in_the_budget_stops_reading_until_the_whole_frame_is_granted() -> None:
+    budget = Budget(limit=40_000)
     reader = make_reader(budget)
     body = b"z" * 200_000
-    start = frame(body)[:5000]
+    start = frame(body)[:BASE_BUFFER_SIZE]
     assert feed(reader, start) == []
     assert reader.free_view() is None
     assert reader.capacity == BASE_BUFFER_SIZE
-    missing = reader.missing_room
-    assert missing + BASE_BUFFER_SIZE == len(body) + 4
+    missing, kind = reader.request_room()
+    assert missing + BASE_BUFFER_SIZE == 256 * 1024
+    assert kind == WHOLE
     budget.limit = budget.used = missing
-    reader.grant(missing)
-    assert feed(reader, frame(body)[5000:]) == [body]
+    reader.grant(missing, kind)
+    assert feed(reader, frame(body)[BASE_BUFFER_SIZE:]) == [body]
     reader.close()
     assert budget.used == 0
+
+
+def test_a_frame_of_20_kb_asks_for_little() -> None:
+    reader = make_reader(Budget(limit=0))
+    feed(reader, frame(bytes(20_000))[:BASE_BUFFER_SIZE])
+    assert reader.free_view() is None
+    assert reader.request_room() == (48 * 1024, SMALL)
+
+
+def test_the_end_of_a_frame_removes_the_mark_of_its_progress() -> None:
+    reader = make_reader()
+    feed(reader, frame(bytes(1000))[:500])
+    assert not reader.is_marked
+    reader.mark()
+    assert reader.free_view() is not None
+    reader.received(100)
+    assert reader.take_frames(64) == []
+    assert (reader.is_marked, reader.progress) == (True, 100)
+    feed(reader, bytes(404) + frame(bytes(1000))[:700])
+    assert not reader.is_marked
+
+
+def test_a_frame_of_a_megabyte_and_a_header_is_copied_three_times_and_the_next_not_at_all() -> None:
+    copies: list[int] = []
+
+    class CountingReader(FrameReader):
+        def _move_to_new_buffer(self, capacity: int) -> None:
+            copies.append(self._end - self._start)
+            super()._move_to_new_buffer(capacity)
+
+    reader = CountingReader(Budget(), max_frame_size=MAX_FRAME_SIZE)
+    body = bytes(1024 * 1024 + 200)
+    assert feed(reader, frame(body) * 3) == [body] * 3
+    assert copies == [0, 16 * 1024, 64 * 1024, 256 * 1024]
 
 
 def test_small_frames_pass_when_the_budget_has_nothing_left() -> None:

@@ -32,7 +32,7 @@ def test_a_default_struct_is_shared_and_refuses_changes() -> None:
     first, second = fetch.PartitionData(), fetch.PartitionData()
     assert first.current_leader is second.current_leader
     assert first.current_leader == fetch.LeaderIdAndEpoch()
-    with pytest.raises(AttributeError, match="assign a new one"):
+    with pytest.raises(AttributeError, match="assign a new value"):
         first.current_leader.leader_id = 3
     first.current_leader = fetch.LeaderIdAndEpoch(leader_id=3)
     first.current_leader.leader_id = 4

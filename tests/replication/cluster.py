@@ -1,6 +1,6 @@
 """Brokers in one process over real sockets, and a controller that a test plays by hand.
 
-Each node has everything that serves and copies partitions; what they know of the cluster is what the test tells them.
+Each node has everything that serves and copies partitions; the test sends them the changes of the image.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from typing import Any
 import trio
 
 from kbroker.clock import SystemClock
-from kbroker.config import BrokerConfig, Endpoint
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.endpoints import Endpoint
 from kbroker.controller.changes import BrokerAdded, BrokerRemoved, Change, PartitionsChanged, TopicAdded, apply
-from kbroker.controller.image import Broker, Image, Topic
-from kbroker.controller.image import Partition as PartitionState
-from kbroker.controller.isr_rules import IsrProposal
-from kbroker.coordinator.runtime import GroupCoordinator
-from kbroker.group.step import GroupConfig
+from kbroker.controller.image import BrokerRegistration, Image, PartitionState, TopicImage
+from kbroker.controller.rules.isr_rules import IsrProposal
+from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.group.result import GroupCoordinatorConfig
 from kbroker.log.directory import DataDirectory
-from kbroker.log.file_cache import FileCache
-from kbroker.log.filesystem import OsFileSystem
+from kbroker.log.files.file_cache import FileCache
+from kbroker.log.files.filesystem import OsFileSystem
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.replication.fetcher import ReplicaFetchers
+from kbroker.replication.assigned_replicas import AssignedReplicas
+from kbroker.replication.background_recovery import recover_unsound
+from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.lag_watch import LagWatch
-from kbroker.replication.late_recovery import recover_unsound
+from kbroker.replication.log_dirs import LogDirs
 from kbroker.replication.partition import Partition
-from kbroker.replication.partition_table import PartitionTable
 from kbroker.replication.peers import Decision, Peers
-from kbroker.server.append_run import AppendRun
-from kbroker.server.authorization import AllowAll
-from kbroker.server.connection_limits import ConnectionLimits
+from kbroker.server.access.authorization import AllowAll
 from kbroker.server.context import Context
-from kbroker.server.deadlines import Deadlines
-from kbroker.server.dispatch import Dispatch
-from kbroker.server.fetch_session import FetchSessions
-from kbroker.server.network import Network
-from kbroker.server.quotas import Quotas
-from kbroker.server.socket_server import SocketServer
+from kbroker.server.quotas.request_quotas import Quotas
+from kbroker.server.requests.dispatch import Dispatch
+from kbroker.server.requests.fetch_session import FetchSessions
+from kbroker.server.requests.run import Run
+from kbroker.server.topics.topic_creation import AutoCreationRate
+from kbroker.server.wire.connection_limits import ConnectionLimits
+from kbroker.server.wire.deadlines import Deadlines
+from kbroker.server.wire.network import Network
+from kbroker.server.wire.socket_server import SocketServer
 from tests.broker.wire import Client, connect
 from tests.log.batches import read_values
 
@@ -52,7 +54,7 @@ _PROPERTIES = {"replica.fetch.backoff.ms": "10", "replica.lag.time.max.ms": "300
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Bytes pass through the system's sockets: there is no event to wait for."""
+    """Waits until the condition holds, by polling: data on real sockets gives no event to wait for."""
     with trio.fail_after(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.001)
@@ -63,7 +65,7 @@ async def _no_bump(partitions: Sequence[tuple[str, int]]) -> None:
 
 
 class Told:
-    """A broker's controller: it knows what it was told."""
+    """Controller of a broker that has the image the test gave it."""
 
     def __init__(self) -> None:
         self.image = Image(cluster_id="test")
@@ -77,10 +79,14 @@ class Told:
         for listener in self._listeners:
             listener(self.image, changes)
 
-    def retell(self, topic: str, index: int) -> None:
+    def republish(self, topic: str, index: int) -> None:
         state = self.image.partition(topic, index)
         assert state is not None
         self.hear(PartitionsChanged(topic, {index: state}))
+
+
+def _random_name() -> str:
+    return os.urandom(16).hex()
 
 
 class Node:
@@ -92,7 +98,7 @@ class Node:
         self._cluster = cluster
         self._path = path
         self._config = BrokerConfig.from_properties(_PROPERTIES | properties)
-        self.fetch_sessions = FetchSessions(100, lambda: int.from_bytes(os.urandom(4), "big") >> 1)
+        self.fetch_sessions = FetchSessions(100, lambda: int.from_bytes(os.urandom(4), "big") >> 1, SystemClock())
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
@@ -101,31 +107,33 @@ class Node:
         directory = DataDirectory.open(FileCache(OsFileSystem()), str(self._path), broker_id=self.id)
         self.flusher = flusher = Flusher(clock)
         self.peers = Peers(self.id, clock, config.replica_lag_time_max_ms, self._cluster)
-        self.table = PartitionTable(
-            [directory],
+        self.replicas = AssignedReplicas(
+            LogDirs([directory], clock=clock, random_name=_random_name),
             broker_id=self.id,
             config=config,
             flusher=flusher,
             clock=clock,
-            random_name=lambda: os.urandom(16).hex(),
+            random_name=_random_name,
             peers=self.peers,
         )
-        self.table.retell = self.controller.retell
-        await self.table.recover()
+        self.table = self.replicas.table
+        self.replicas.republish = self.controller.republish
+        await self.replicas.recover()
         self.fetchers = fetchers = ReplicaFetchers(self.table, flusher, config, clock, broker_id=self.id)
-        deadlines, append_run = Deadlines(), AppendRun(clock)
+        fetchers.checkpoint = self.replicas.log_dirs.checkpoint
+        deadlines, run = Deadlines(), Run(clock)
         self.groups = GroupCoordinator(
             broker_id=self.id,
             partitions=self.table,
-            config=GroupConfig(),
+            config=GroupCoordinatorConfig(),
             expiry_interval_ms=600_000,
             clock=clock,
             timers=deadlines,
             new_id=lambda: os.urandom(16).hex(),
             create_topic=trio.lowlevel.checkpoint,
-            flush_at_end=append_run.flush_at_end,
+            flush_at_end=run.flush_at_end,
         )
-        for listener in (self.table.on_image, fetchers.on_image, self.groups.on_image):
+        for listener in (self.replicas.on_image, fetchers.on_image, self.groups.on_image):
             self.controller.add_listener(listener)
         try:
             with self._scope:
@@ -136,16 +144,18 @@ class Node:
                         "clock": clock,
                         "controller": self.controller,
                         "partitions": self.table,
+                        "log_dirs": self.replicas.log_dirs,
                         "fetch_sessions": self.fetch_sessions,
                         "authorizer": AllowAll(),
                         "deadlines": deadlines,
-                        "append_run": append_run,
+                        "run": run,
                         "groups": self.groups,
                         "quotas": Quotas(config, clock, deadlines),
+                        "auto_creation": AutoCreationRate(clock),
                         "nursery": nursery,
                     }
-                    # What these tests do not use is left out.
-                    given: dict[str, Any] = {each.name: parts.get(each.name) for each in fields(Context)}
+                    # Parts that these tests do not use are None.
+                    given: dict[str, Any] = {field.name: parts.get(field.name) for field in fields(Context)}
                     server = SocketServer(Network(Dispatch(Context(**given)), ConnectionLimits(), clock))
                     self.port = server.listen("PLAINTEXT", "127.0.0.1", 0).port
                     for work in (deadlines.run, flusher.run, fetchers.run, LagWatch(self.peers, clock).run):
@@ -157,12 +167,12 @@ class Node:
         finally:
             self.is_up = False
             for partition in self.table:
-                partition.log.close_files()
+                partition.log_handle.close_files()
             directory.release()
             self._ended.set()
 
     async def kill(self) -> None:
-        """As a crash: connections break, and nothing more is written."""
+        """Stops the broker like a crash: connections break, and nothing more is written."""
         self._scope.cancel()
         await self._ended.wait()
 
@@ -184,7 +194,7 @@ class Node:
 
 
 class Cluster:
-    """Also the controller's answer to leaders that want to change an in-sync set."""
+    """Brokers and their controller, which also decides on ISR proposals."""
 
     def __init__(self, path: Path, nursery: trio.Nursery) -> None:
         self.nodes: dict[int, Node] = {}
@@ -202,12 +212,12 @@ class Cluster:
             node = self.nodes[broker_id] = Node(self, broker_id, path, texts)
             await self._nursery.start(node.run)
             endpoint = Endpoint("PLAINTEXT", "127.0.0.1", node.port)
-            # It hears first of all that is there already.
+            # Existing brokers and topics first.
             node.controller.image = Image(cluster_id="test")
-            known = [BrokerAdded(each) for each in self.image.brokers.values() if each.id != broker_id]
+            known = [BrokerAdded(broker) for broker in self.image.brokers.values() if broker.id != broker_id]
             node.controller.hear(*known, *(TopicAdded(topic) for topic in self.image.topics.values()))
-            await recover_unsound(node.table, _no_bump)
-            self.tell(BrokerAdded(Broker(broker_id, 1, (endpoint,))))
+            await recover_unsound(node.replicas, _no_bump)
+            self.tell(BrokerAdded(BrokerRegistration(broker_id, 1, (endpoint,))))
 
     async def kill(self, broker_id: int) -> None:
         await self.nodes[broker_id].kill()
@@ -224,13 +234,13 @@ class Cluster:
     ) -> None:
         state = PartitionState(leader, 0, isr or replicas, replicas, 0)
         texts = {key.replace("_", "."): value for key, value in configs.items()}
-        self.tell(TopicAdded(Topic(name, os.urandom(16), (state,), texts)))
+        self.tell(TopicAdded(TopicImage(name, os.urandom(16), (state,), texts)))
 
     def state(self, topic: str = "orders") -> PartitionState:
         return self.image.topics[topic].partitions[0]
 
     def change(self, topic: str = "orders", *, but: Sequence[int] = (), **values: Any) -> None:
-        """The next state of the partition; a leader begins a new epoch."""
+        """Publishes the next state of the partition; a given leader starts a new epoch."""
         before = self.state(topic)
         state = before._replace(partition_epoch=before.partition_epoch + 1, **values)
         if "leader" in values:

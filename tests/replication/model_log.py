@@ -1,4 +1,4 @@
-"""A log as a list, for the rules of replication: each record is the epoch that it was written in, and a value."""
+"""A log as a list, as a model for the rules of replication: a record is a leader epoch and a value."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ModelLog:
         return self.entries[-1][0] if self.entries else UNDEFINED_EPOCH
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
-        """Found by looking at every record."""
+        """Finds the offset by looking at all records."""
         if not self.entries or epoch > self.latest_epoch:
             return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
-        lower = [number for number, (each, _) in enumerate(self.entries) if each <= epoch]
+        lower = [number for number, (entry_epoch, _) in enumerate(self.entries) if entry_epoch <= epoch]
         if not lower:
             return EpochEntry(epoch, 0)
         return EpochEntry(self.entries[lower[-1]][0], lower[-1] + 1)

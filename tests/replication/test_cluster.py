@@ -1,9 +1,10 @@
-"""Partitions on several brokers: copies, high watermarks, changes of leaders, and what clients see of it."""
+"""Partitions with several replicas: replication, high watermarks, changes of leaders, and responses to clients."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 
 from kbroker.controller.changes import BrokerRemoved
@@ -89,7 +90,7 @@ async def test_too_few_in_sync_refuse_acks_all_before_anything_is_written(cluste
         assert (await produce(client, b"a")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert cluster.nodes[1].end == 0
         assert (await produce(client, b"a", acks=1)).error_code == 0
-        # Nor is what a leader took alone shown before enough have it.
+        # Consumers do not see records that too few replicas have.
         await eventually(lambda: cluster.nodes[2].end == 1)
         assert cluster.nodes[1].high_watermark == 0
         cluster.change(isr=(1, 2))
@@ -106,6 +107,68 @@ async def test_producers_that_wait_are_sent_to_the_new_leader(cluster: Cluster) 
         cluster.change(leader=2, isr=(2,))
         answer = (await client.receive()).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_producers_that_wait_go_on_waiting_when_their_leader_gets_a_new_epoch(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2, 3))  # broker 3 never runs
+    async with cluster.client(1) as client:
+        await client.send("Produce", 9, **produce_members("orders", make_batch(b"a"), acks=-1))
+        await eventually(lambda: cluster.nodes[2].end == 1)
+        cluster.change(leader=1, isr=(1, 2))
+        answer = (await client.receive()).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+    assert cluster.nodes[1].values() == cluster.nodes[2].values() == [b"a"]
+
+
+async def test_consumers_that_wait_go_on_waiting_when_their_leader_gets_a_new_epoch(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2))
+    async with cluster.client(1) as consumer, trio.open_nursery() as nursery:
+        answers: list[Any] = []
+
+        async def consume() -> None:
+            answers.append(await consumer.fetch("orders", 0, max_wait_ms=20_000))
+
+        nursery.start_soon(consume)
+        await eventually(lambda: bool(cluster.nodes[1].replica().fetch_waiters))
+        cluster.change(leader=1)
+        await send(cluster, 1, b"a")
+    assert (answers[0].error_code, answers[0].high_watermark) == (0, 1)
+
+
+async def test_deletions_that_wait_go_on_waiting_when_their_leader_gets_a_new_epoch(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2))
+    await send(cluster, 1, *names(10))
+    await cluster.nodes[2].kill()
+    async with cluster.client(1) as client, trio.open_nursery() as nursery:
+        answers: list[Any] = []
+
+        async def delete() -> None:
+            answers.append(await client.delete_records("orders", 6))
+
+        nursery.start_soon(delete)
+        await eventually(lambda: cluster.nodes[1].replica().log.log_start_offset == 6)
+        cluster.change(leader=1)
+        assert not answers
+        await cluster.start(2)
+    assert (answers[0].error_code, answers[0].low_watermark) == (0, 6)
+
+
+async def test_producers_that_wait_for_followers_are_answered_when_the_leader_is_the_only_replica(
+    cluster: Cluster,
+) -> None:
+    await cluster.start(1)
+    for acks, flush_messages in ((-1, "1000"), (-1, "1"), (1, "1")):
+        topic = f"orders{acks}{flush_messages}"
+        cluster.add_topic(1, (1, 2), name=topic, flush_messages=flush_messages)
+        async with cluster.client(1) as client:
+            await client.send("Produce", 9, **produce_members(topic, make_batch(b"a"), acks=acks))
+            await eventually(lambda topic=topic: cluster.nodes[1].replica(topic).log.log_end_offset == 1)  # type: ignore[misc]
+            cluster.change(topic, leader=1, isr=(1,), replicas=(1,))
+            assert (await client.receive()).responses[0].partition_responses[0].error_code == 0
+        await eventually(lambda topic=topic: cluster.nodes[1].replica(topic).high_watermark == 1)  # type: ignore[misc]
 
 
 async def test_a_follower_that_was_away_catches_up_and_comes_back_into_the_in_sync_set(cluster: Cluster) -> None:
@@ -161,6 +224,27 @@ async def test_a_follower_behind_the_leaders_start_begins_anew_there(cluster: Cl
     assert cluster.nodes[2].values() == names(5, 8)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_follower_copies_a_log_that_starts_inside_a_batch(cluster: Cluster, is_late: bool) -> None:
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2), isr=(1, 2) if is_late else (1,))
+    if is_late:
+        await send(cluster, 1, *names(3))
+    await cluster.kill(2)
+    cluster.change(isr=(1,))
+    async with cluster.client(1) as client:
+        end = cluster.nodes[1].end
+        assert (await produce(client, *names(10))).error_code == 0
+        assert (await client.delete_records("orders", end + 7)).low_watermark == end + 7
+    await cluster.start(2)
+    await eventually(lambda: set(cluster.state().isr) == {1, 2})
+    await send(cluster, 1, b"10")
+    follower = cluster.nodes[2].replica().log
+    assert (follower.log_start_offset, follower.log_end_offset) == (end + 7, end + 11)
+    assert cluster.nodes[2].values() == names(4, 7)
+    assert [entry.start_offset for entry in follower.leader_epochs.entries] == [end + 7]
+
+
 async def test_deleted_records_are_gone_from_followers_when_the_answer_comes(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     cluster.add_topic(1, (1, 2, 3))
@@ -199,7 +283,7 @@ async def test_followers_that_do_not_delete_in_time_are_told_of(cluster: Cluster
         topics = [delete_records.DeleteRecordsTopic(name="orders", partitions=[asked])]
         response = await client.ask("DeleteRecords", 2, topics=topics, timeout_ms=1)
         assert response.topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-        # Whoever is dead is not waited for.
+        # A broker that is not alive does not hold back the high watermark.
         cluster.tell(BrokerRemoved(2))
         assert (await client.delete_records("orders", 7)).low_watermark == 7
 

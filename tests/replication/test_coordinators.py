@@ -1,4 +1,4 @@
-"""Coordinators move with the partitions that they live in."""
+"""Coordinators move with the leaders of their partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def committed(client: Client) -> tuple[int, int]:
 
 
 def is_coordinator(cluster: Cluster, broker_id: int) -> bool:
-    shards = cluster.nodes[broker_id].groups._shards
+    shards = cluster.nodes[broker_id].groups.shards
     return 0 in shards.drivers and shards.drivers[0].is_loaded
 
 
@@ -64,10 +64,10 @@ async def test_what_no_other_replica_has_is_not_told_by_the_next_coordinator(clu
         members = {"group_id": "readers", "generation_id_or_member_epoch": -1, "member_id": "", "topics": [topic]}
         await first.send("OffsetCommit", 8, **members)
         await eventually(lambda: log.log_end_offset == end + 1)
-        cluster.change(CONSUMER_OFFSETS, leader=1)
+        cluster.change(CONSUMER_OFFSETS, leader=1)  # the response goes on waiting
+        cluster.change(CONSUMER_OFFSETS, leader=2)
         answer = (await first.receive()).topics[0].partitions[0].error_code
         assert answer == ErrorCode.NOT_COORDINATOR
-        cluster.change(CONSUMER_OFFSETS, leader=2)
         cluster.change(CONSUMER_OFFSETS, leader=1)
         await eventually(lambda: is_coordinator(cluster, 1))
         question = offset_fetch.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])

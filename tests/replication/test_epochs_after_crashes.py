@@ -1,4 +1,4 @@
-"""Whatever a crash takes, and whenever the next one comes: an offset is given out again only in a new leader epoch."""
+"""After any crashes, an offset is reused only in a new leader epoch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from kbroker.controller.image import Partition as PartitionState
-from kbroker.controller.image import Topic
+from kbroker.controller.image import PartitionState, TopicImage
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.replication.late_recovery import recover_unsound
+from kbroker.replication.background_recovery import recover_unsound
 from tests.log.batches import NOW, make_batch, read_headers
 from tests.log.crashing import Crashed, CrashingFileSystem
 from tests.replication.moving import PATHS, Broker
@@ -22,7 +21,7 @@ ONE_BATCH = len(make_batch(bytes(6)))
 
 
 class World:
-    """A broker that is started again and again over one disk, its metadata, and what consumers have ever seen."""
+    """A broker that is restarted on one disk, its metadata, and all records that consumers have seen."""
 
     def __init__(self) -> None:
         self.disk = CrashingFileSystem()
@@ -32,7 +31,7 @@ class World:
         self._written = 0
 
     async def live(self, *, crash_at: int | None = None) -> bool:
-        """Start, serve, stop. False: it died before that change."""
+        """Starts the broker, serves and stops. Returns False if it crashed before the given change."""
         self.disk.changes, self.disk.crash_at = 0, crash_at
         try:
             await self._live()
@@ -45,18 +44,18 @@ class World:
     async def _live(self) -> None:
         broker = Broker(self.disk, self.topic(), paths=(PATH,))
         self._broker = broker
-        if recovered := await broker.table.recover():
+        if recovered := await broker.replicas.recover():
             await self._bump(recovered)
         self._produce()
-        if any(each.unsound for each in broker.directories):
-            await recover_unsound(broker.table, self._bump)
+        if any(directory.unsound for directory in broker.directories):
+            await recover_unsound(broker.replicas, self._bump)
             self.late_recoveries += 1
             self._produce()
         broker.partition().log.flush(NOW)
-        await broker.table.checkpoint()
+        await broker.log_dirs.checkpoint()
         self._produce()
         self._read()
-        broker.table.close()
+        broker.replicas.close()
 
     async def _bump(self, partitions: Sequence[tuple[str, int]]) -> None:
         assert partitions == [(TOPIC, 0)]
@@ -64,8 +63,8 @@ class World:
         self.epoch += 1
         self._broker.add(self.topic())
 
-    def topic(self) -> Topic:
-        return Topic(TOPIC, b"7" * 16, (PartitionState(1, self.epoch, (1,), (1,), 0),), {})
+    def topic(self) -> TopicImage:
+        return TopicImage(TOPIC, b"7" * 16, (PartitionState(1, self.epoch, (1,), (1,), 0),), {})
 
     def _produce(self) -> None:
         self._written += 1
@@ -73,7 +72,7 @@ class World:
         result = self._broker.partition().append_internal(make_batch(value), NOW)
         if result.error:
             assert result.error == ErrorCode.KAFKA_STORAGE_ERROR
-            assert self._broker.partition().log.needs_recovery
+            assert self._broker.partition().log_handle.needs_recovery
             return
         self._see(self.epoch, result.base_offset, value)
 
@@ -87,13 +86,13 @@ class World:
         assert known == value, f"offset {offset} of epoch {epoch} is {value!r} and was {known!r}"
 
     def at_this_point(self) -> World:
-        """The same disk and metadata once more."""
+        """Copies the disk and the metadata."""
         other = copy.copy(self)
         other.disk, other.seen = copy.deepcopy(self.disk), dict(self.seen)
         return other
 
     def shorten(self, size: int) -> None:
-        """The disk loses what it had: the last so many bytes."""
+        """Cuts the last bytes off the log file, as a power loss does."""
         path = f"{PATH}/{TOPIC}-0/{0:020d}.log"
         self.disk.replace(path, self.disk.read(path)[: -size or None])
 

@@ -1,4 +1,4 @@
-"""Where a follower cuts its log."""
+"""Truncation of a follower's log."""
 
 from __future__ import annotations
 

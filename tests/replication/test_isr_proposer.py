@@ -1,4 +1,4 @@
-"""Proposals on their way to the controller."""
+"""Sending ISR proposals to the controller, with retries."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.controller.image import Partition as PartitionState
-from kbroker.controller.isr_rules import IsrProposal
+from kbroker.controller.image import PartitionState
+from kbroker.controller.rules.isr_rules import IsrProposal
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.isr_proposer import IsrProposer

@@ -1,4 +1,4 @@
-"""What a leader concludes from the fetches of its followers."""
+"""High watermark and ISR of a leader, as they follow from its followers' fetches."""
 
 from __future__ import annotations
 

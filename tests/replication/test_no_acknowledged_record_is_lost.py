@@ -1,6 +1,6 @@
-"""Three brokers and a controller as plain values: whatever the order of fetches, crashes, elections from the in-sync
-set, late images and lost answers, a record that was acknowledged with acks=all, or that a consumer could see, stays
-where it is, in every log from which a leader may come."""
+"""Model of three brokers and a controller as plain values. In any order of fetches, crashes, elections from the ISR,
+late images and lost responses, a record that was acknowledged with acks=all, or visible to consumers, keeps its offset
+in the log of every broker that may be elected."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.controller.election import elect
-from kbroker.controller.image import NO_LEADER, Partition
+from kbroker.controller.image import NO_LEADER, PartitionState
+from kbroker.controller.rules.election import elect
 from kbroker.log.leader_epochs import EpochEntry
 from kbroker.replication.follower_view import truncation_offset
 from kbroker.replication.leader_view import LeaderView, Proposal
@@ -30,7 +30,7 @@ _STEPS = (
     *("fetch",) * 8,
     *("hear",) * 3,
     *("decide",) * 2,
-    *("receive", "shrink", "crash", "come back", "come back", "move", "checkpoint"),
+    *("receive", "shrink", "crash", "restart", "restart", "move", "checkpoint"),
 )
 
 
@@ -40,11 +40,11 @@ class Broker:
         self.log = ModelLog()
         self.checkpointed_high_watermark = 0
         self.is_alive = True
-        self.state: Partition | None = None
+        self.state: PartitionState | None = None
         self.view: LeaderView | None = None
 
-    def take(self, state: Partition, now_ms: int) -> None:
-        """An image: newer states only, as partition epochs tell."""
+    def take(self, state: PartitionState, now_ms: int) -> None:
+        """Applies an image if its partition epoch is newer."""
         known = self.state
         if known is not None and state.partition_epoch <= known.partition_epoch:
             return
@@ -66,7 +66,7 @@ class Broker:
             self.view.on_committed(state.isr, state.partition_epoch)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
-        """As a leader, whose own epoch is known before it has records."""
+        """Returns the end offset as a leader does, which knows its own epoch before it has records in it."""
         assert self.view is not None
         end = self.log.log_end_offset
         if epoch == self.view.leader_epoch:
@@ -76,7 +76,7 @@ class Broker:
         return self.log.end_offset_for_epoch(epoch)
 
     def crash(self) -> None:
-        """What it had written stays; high watermark and role are forgotten."""
+        """Crashes: records stay; high watermark and role are lost."""
         self.is_alive = False
         self.state = self.view = None
         self.log.high_watermark = min(self.checkpointed_high_watermark, self.log.log_end_offset)
@@ -87,8 +87,8 @@ class Replication(RuleBasedStateMachine):
     def start(self, min_isr: int) -> None:
         self.min_isr = min_isr
         self.now_ms = 0
-        self.brokers = {each: Broker(each) for each in BROKERS}
-        self.truth = Partition(1, 0, BROKERS, BROKERS, 0)
+        self.brokers = {broker_id: Broker(broker_id) for broker_id in BROKERS}
+        self.truth = PartitionState(1, 0, BROKERS, BROKERS, 0)
         self.history = [self.truth]
         self.acknowledged: dict[int, str] = {}
         self.answers: dict[int, tuple[Any, ...]] = {}  # of fetches, on their way to a follower
@@ -98,9 +98,9 @@ class Replication(RuleBasedStateMachine):
             broker.take(self.truth, 0)
 
     def live(self) -> set[int]:
-        return {each.id for each in self.brokers.values() if each.is_alive}
+        return {broker.id for broker in self.brokers.values() if broker.is_alive}
 
-    def set_truth(self, state: Partition) -> None:
+    def set_truth(self, state: PartitionState) -> None:
         self.truth = state
         self.history.append(state)
 
@@ -129,7 +129,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(broker_id=brokers)
     def fetch(self, broker_id: int) -> None:
-        """The request is handled at once; its answer may come late, or never."""
+        """Handles the request at once; the response may be delayed or lost."""
         follower = self.brokers[broker_id]
         state = follower.state
         if not follower.is_alive or state is None or state.leader in (NO_LEADER, follower.id):
@@ -181,14 +181,14 @@ class Replication(RuleBasedStateMachine):
     @precondition(lambda self: self.proposals)
     @rule(is_answer_lost=st.booleans())
     def decide(self, is_answer_lost: bool) -> None:
-        """The controller compares epochs; a leader that hears nothing goes on with the proposal pending."""
+        """Decides on a proposal by its epochs. If the response is lost, the leader's proposal stays pending."""
         broker_id, proposal = self.proposals.pop(0)
         leader, truth = self.brokers[broker_id], self.truth
         is_right = (
             truth.leader == broker_id
             and truth.leader_epoch == proposal.leader_epoch
             and truth.partition_epoch == proposal.partition_epoch
-            and all(each in self.live() for each in proposal.isr)
+            and all(broker_id in self.live() for broker_id in proposal.isr)
         )
         if is_right:
             self.set_truth(truth._replace(isr=proposal.isr, partition_epoch=truth.partition_epoch + 1))
@@ -204,7 +204,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(broker_id=brokers, age=st.integers(0, 2))
     def hear(self, broker_id: int, age: int) -> None:
-        """Images come late, but not in another order."""
+        """Delivers images late, but in order."""
         broker = self.brokers[broker_id]
         if broker.is_alive:
             broker.take(self.history[max(len(self.history) - 1 - age, 0)], self.now_ms)
@@ -224,7 +224,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(broker_id=brokers)
     def come_back(self, broker_id: int) -> None:
-        """The controller has seen it go first: it leads nothing when it comes."""
+        """Restarts a broker. The controller noticed the crash before: the broker leads nothing."""
         broker = self.brokers[broker_id]
         if not broker.is_alive and self.truth.leader != broker_id:
             broker.is_alive = True
@@ -251,7 +251,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(fetching=st.sets(brokers, min_size=1), rounds=st.integers(1, 3))
     def let_it_run(self, fetching: set[int], rounds: int) -> None:
-        """Without it most runs end in confusion before anything is acknowledged."""
+        """Delivers everything. Without this step most runs end before a record is acknowledged."""
         for broker_id in BROKERS:
             self.hear(broker_id, 0)
         for _ in range(rounds):
@@ -263,7 +263,7 @@ class Replication(RuleBasedStateMachine):
 
     @invariant()
     def every_acknowledged_record_is_where_it_was(self) -> None:
-        """In the logs of all from which the next leader may come."""
+        """Checks the logs of all brokers that may be elected next."""
         for broker_id in self.truth.isr:
             entries = self.brokers[broker_id].log.entries
             for offset, value in self.acknowledged.items():
@@ -277,7 +277,7 @@ TestReplication.settings = settings(max_examples=50, stateful_step_count=40)
 
 @pytest.mark.parametrize("seed", range(4))
 def test_long_histories_lose_nothing(seed: int) -> None:
-    """The same world without Hypothesis, which is a hundred times slower: for what takes a rare order of many steps."""
+    """The same model with random steps: a hundred times faster than Hypothesis, for rare sequences of many steps."""
     choose = Random(seed)
     for _ in range(1500):
         world = Replication()
@@ -304,7 +304,7 @@ def test_long_histories_lose_nothing(seed: int) -> None:
                 case "crash":
                     world.crash(broker_id)
                     world.elect()
-                case "come back":
+                case "restart":
                     world.come_back(broker_id)
                 case "move":
                     world.move_leadership(broker_id)

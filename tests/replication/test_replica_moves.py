@@ -1,4 +1,4 @@
-"""Partitions that move between data directories: nothing is lost, whatever happens on the way."""
+"""Moves of replicas between data directories: no record is lost, whatever happens during the move."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.errors import StorageFailure
 from kbroker.protocol.error_codes import ErrorCode
-from tests.log.batches import NOW, make_batch, read_values
+from tests.log.batches import NOW, append_as_leader, make_batch, read_values
 from tests.log.crashing import Crashed, CrashingFileSystem
 from tests.replication.moving import Broker, closed, topic_of
 
@@ -40,7 +40,7 @@ def test_new_partitions_go_where_the_fewest_are(filesystem: CrashingFileSystem) 
 
 def test_new_partitions_go_to_no_directory_that_is_offline(filesystem: CrashingFileSystem) -> None:
     broker = Broker(filesystem)
-    broker.table.gates["/one"].close(StorageFailure("broken"))
+    broker.log_dirs.gates["/one"].close(StorageFailure("broken"))
     broker.add(topic_of("a", 3))
     assert {broker.directory("a", index) for index in range(3)} == {"/two"}
 
@@ -48,22 +48,22 @@ def test_new_partitions_go_to_no_directory_that_is_offline(filesystem: CrashingF
 def test_a_partition_goes_where_somebody_wanted_it(filesystem: CrashingFileSystem) -> None:
     broker = Broker(filesystem, topic_of("a", 1))
     for index in range(3):
-        broker.table.moves.prefer("b", index, broker.directories[0])
+        broker.log_dirs.prefer("b", index, broker.directories[0])
     broker.add(topic_of("b", 3, number=8))
     assert {broker.directory("b", index) for index in range(3)} == {"/one"}
 
 
 def test_wishes_for_partitions_that_never_come_are_not_kept_for_ever(broker: Broker) -> None:
     for number in range(20_000):
-        broker.table.moves.prefer(f"topic-{number}", 0, broker.directories[0])
-    assert len(broker.table.moves._preferred) == 10_000
+        broker.log_dirs.prefer(f"topic-{number}", 0, broker.directories[0])
+    assert len(broker.log_dirs._preferred) == 10_000
 
 
 def test_a_partition_moves_and_goes_on_there(broker: Broker) -> None:
     assert broker.directory() == "/one"
     move = broker.begin()
     broker.copy(move, 3)
-    (future,) = broker.table.moves.futures_in(broker.directories[1])
+    (future,) = broker.moves.futures_in(broker.directories[1])
     assert (future.topic, future.partition, future.size_bytes == 12 * SIZE, future.offset_lag) == (
         "orders",
         0,
@@ -79,7 +79,7 @@ def test_a_partition_moves_and_goes_on_there(broker: Broker) -> None:
     broker.write(b"there")
     assert broker.values()[-1] == b"there"
     assert broker.partition().high_watermark == 43
-    assert broker.table.moves.futures_in(broker.directories[1]) == []
+    assert broker.moves.futures_in(broker.directories[1]) == []
     assert broker.names() == {"/one": ["orders-0-delete"], "/two": ["orders-0"]}
     broker.directories[0].purge_deleted()
     assert broker.names() == {"/one": [], "/two": ["orders-0"]}
@@ -120,7 +120,7 @@ def test_what_is_known_beside_the_records_moves_along(broker: Broker) -> None:
     log = broker.partition().log
     log.stage(make_batch(b"from 5", producer_id=5, epoch=1), 3, NOW)
     log.commit()
-    log.commit_all()
+    log.set_high_watermark(log.log_end_offset)
     broker.write(b"more")
     log.roll(NOW)
     log.delete_records_before(41)
@@ -136,8 +136,8 @@ def test_what_is_known_beside_the_records_moves_along(broker: Broker) -> None:
 
 def test_a_log_that_begins_within_a_batch_keeps_its_start(broker: Broker) -> None:
     log = broker.partition().log
-    log.append_as_leader(make_batch(b"a", b"b", b"c"), 0, NOW)
-    log.commit_all()
+    append_as_leader(log, make_batch(b"a", b"b", b"c"), 0, NOW)
+    log.set_high_watermark(log.log_end_offset)
     log.delete_records_before(41)
     broker.move()
     assert broker.partition().log.log_start_offset == 41
@@ -146,8 +146,8 @@ def test_a_log_that_begins_within_a_batch_keeps_its_start(broker: Broker) -> Non
 
 def test_a_log_that_ends_beyond_its_last_batch_ends_there_still(broker: Broker) -> None:
     broker.partition().log.roll(NOW, base_offset=50)
-    broker.partition().log._log_end_offset = 50
-    broker.partition().log.commit_all()
+    broker.partition().log.log_end_offset = 50
+    broker.partition().log_handle.commit_all()
     broker.move()
     broker.write(b"next")
     assert read_values(broker.partition().log, 50) == [(50, b"next")]
@@ -187,8 +187,8 @@ def test_what_is_on_the_disk_has_to_be_there_in_the_new_place_too(broker: Broker
     move.future.flush(NOW)
     broker.write(b"durable")
     broker.partition().log.flush(NOW)
-    assert not broker.table.moves.try_swap(move, NOW, is_last_try=False)
-    assert broker.table.moves.try_swap(move, NOW, is_last_try=True)
+    assert not broker.moves.try_swap(move, NOW, is_last_try=False)
+    assert broker.moves.try_swap(move, NOW, is_last_try=True)
     assert broker.partition().log.recovery_point == 41
 
 
@@ -196,10 +196,10 @@ def test_to_where_it_is_or_elsewhere_gives_a_move_up(filesystem: CrashingFileSys
     broker = Broker(filesystem, ORDERS, paths=("/one", "/two", "/three"))
     broker.write(*VALUES)
     one, two, three = broker.directories
-    moves, partition = broker.table.moves, broker.partition()
+    moves, partition = broker.moves, broker.partition()
     for target in (two, two, three, one):
         assert moves.begin(partition, target) == ErrorCode.NONE
-        assert [each.path for each in broker.directories if moves.futures_in(each)] == (
+        assert [directory.path for directory in broker.directories if moves.futures_in(directory)] == (
             [] if target is one else [target.path]
         )
     assert broker.values() == VALUES
@@ -210,7 +210,7 @@ def test_a_topic_that_is_deleted_takes_its_move_along(broker: Broker) -> None:
     broker.copy(move, 3)
     broker.remove(ORDERS)
     assert move.is_over
-    broker.table.moves.drop(move)
+    broker.moves.drop(move)
     assert closed(move.future)
     for directory in broker.directories:
         directory.purge_deleted()
@@ -220,7 +220,7 @@ def test_a_topic_that_is_deleted_takes_its_move_along(broker: Broker) -> None:
 def test_a_topic_whose_name_is_too_long_stays(filesystem: CrashingFileSystem) -> None:
     name = "t" * 240
     broker = Broker(filesystem, topic_of(name))
-    assert broker.table.moves.begin(broker.partition(name), broker.other(name)) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert broker.moves.begin(broker.partition(name), broker.other(name)) == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 @pytest.mark.parametrize("loses_memory", [False, True], ids=["killed", "power lost"])
@@ -246,14 +246,14 @@ def test_nothing_is_lost_by_a_crash_at_any_step(loses_memory: bool) -> None:
         filesystem.crash_at = None
         (filesystem.crash if loses_memory else filesystem.kill)()
         again = Broker(filesystem, ORDERS)
-        trio.run(again.table.recover)
+        trio.run(again.replicas.recover)
         assert again.values()[: len(written)] == written, f"after {steps} steps"
         assert sum("orders-0" in names for names in again.names().values()) == 1
         arrived.append(again.directory())
         if filesystem.changes < steps:
             break
-        again.table.moves.resume()
-        for move in again.table.moves:
+        again.moves.resume(again.table.replica)
+        for move in again.moves:
             again.copy(move)
             assert again.swap(move)
             assert (again.directory(), again.values()[: len(written)]) == ("/two", written)
@@ -309,7 +309,7 @@ async def test_a_partition_that_acknowledges_what_is_on_the_disk_moves_under_loa
         nursery.start_soon(broker.flusher.run)
         for number in range(200):
             broker.write(b"%d" % number)
-            broker.partition().wait_committed(number, note)
+            broker.partition().when_committed(number, note)
             if number == 50:
                 broker.begin()
             await trio.lowlevel.checkpoint()
@@ -320,7 +320,7 @@ async def test_a_partition_that_acknowledges_what_is_on_the_disk_moves_under_loa
     assert broker.directory() == "/two"
     filesystem.crash()
     again = Broker(filesystem, topic_of("orders", configs={"flush.messages": "1"}))
-    await again.table.recover()
+    await again.replicas.recover()
     assert again.values() == [b"%d" % number for number in range(200)]
 
 
@@ -330,7 +330,7 @@ def test_what_was_fsynced_on_the_way_is_acknowledged_though_nothing_is_left_to_f
     broker = Broker(filesystem, topic_of("orders", configs={"flush.messages": "1"}))
     codes: list[int] = []
     broker.write(b"one")
-    broker.partition().wait_committed(0, codes.append)
+    broker.partition().when_committed(0, codes.append)
     move = broker.begin()
     broker.copy(move)
     move.future.flush(NOW)
@@ -340,12 +340,12 @@ def test_what_was_fsynced_on_the_way_is_acknowledged_though_nothing_is_left_to_f
     assert codes == [0]
 
 
-@pytest.mark.parametrize("fault", ["room", "write_error", "read_error"])
+@pytest.mark.parametrize("fault", ["free_bytes", "write_error", "read_error"])
 async def test_a_move_that_the_disk_refuses_leaves_the_partition_where_it_is(
     filesystem: CrashingFileSystem, broker: Broker, fault: str
 ) -> None:
     broker.begin()
-    setattr(filesystem, fault, 0 if fault == "room" else errno.EIO)
+    setattr(filesystem, fault, 0 if fault == "free_bytes" else errno.EIO)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.mover.run)
         await broker.mover.wait_idle()
@@ -359,7 +359,7 @@ async def test_a_cancelled_move_leaves_nothing_behind(broker: Broker) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.mover.run)
         move = broker.begin()
-        broker.table.moves.cancel(move.key)
+        broker.moves.cancel(move.key)
         await broker.mover.wait_idle()
         nursery.cancel_scope.cancel()
     assert closed(move.future)

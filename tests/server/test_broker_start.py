@@ -1,4 +1,4 @@
-"""What a broker refuses to start with, in one line that a person can act on."""
+"""A broker that cannot start says why, in one line that tells the operator what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kbroker.config import BrokerConfig
+from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError
 from kbroker.server.broker import run_broker
 
@@ -28,29 +28,29 @@ async def refusal(tmp_path: Path, properties: dict[str, str], topics: list[tuple
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-async def test_who_asks_for_encryption_or_passwords_is_not_served_without(tmp_path: Path, protocol: str) -> None:
-    said = await refusal(tmp_path, {"listeners": f"{protocol}://127.0.0.1:0"}, [])
-    assert said == f"{protocol}://127.0.0.1:0 asks for {protocol}, and only PLAINTEXT is served yet"
+async def test_a_listener_with_encryption_or_authentication_is_refused(tmp_path: Path, protocol: str) -> None:
+    message = await refusal(tmp_path, {"listeners": f"{protocol}://127.0.0.1:0"}, [])
+    assert message == f"Unsupported security protocol {protocol}; only PLAINTEXT is supported."
 
 
-async def test_who_asks_for_a_cluster_is_not_given_a_single_node(tmp_path: Path) -> None:
+async def test_a_broker_of_a_cluster_does_not_start_without_its_zookeeper(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         properties = {"zookeeper.connect": address, "zookeeper.connection.timeout.ms": "100"}
-        said = await refusal(tmp_path, properties, [])
-    assert said.startswith(f"no ZooKeeper answered at {address} within 100 ms")
+        message = await refusal(tmp_path, properties, [])
+    assert message.startswith(f"Could not connect to ZooKeeper at {address} within 100 ms")
 
 
 async def test_a_topic_that_cannot_be_created_stops_the_start(tmp_path: Path) -> None:
-    said = await refusal(tmp_path, {}, [("a.b", 1), ("a_b", 1)])
-    assert said.startswith("topic a_b cannot be created: ")
+    message = await refusal(tmp_path, {}, [("a.b", 1), ("a_b", 1)])
+    assert message.startswith("Could not create topic a_b: ")
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_cluster_of_one_loads_nothing_of_clusters() -> None:
+def test_a_single_node_imports_no_module_for_clusters() -> None:
     code = (
         "import sys, kbroker.server.broker\n"
-        "names = ('kazoo', 'kbroker.client', 'kbroker.controller.cluster_member')\n"
+        "names = ('kazoo', 'kbroker.client', 'kbroker.controller.cluster.cluster_member')\n"
         "sys.exit(', '.join(name for name in names if name in sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What an operator finds in the log of what was changed: once, and without secrets."""
+"""The event log has each change once, and no secrets."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from kbroker.controller.changes import (
     TopicRemoved,
     apply,
 )
-from kbroker.controller.image import Image, Partition, Topic
+from kbroker.controller.image import Image, PartitionState, TopicImage
 from kbroker.server.event_log import EventLog
 
-STATE = Partition(leader=1, leader_epoch=0, isr=(1,), replicas=(1,), partition_epoch=0)
-ORDERS = Topic("orders", b"0" * 16, (STATE,))
+STATE = PartitionState(leader=1, leader_epoch=0, isr=(1,), replicas=(1,), partition_epoch=0)
+ORDERS = TopicImage("orders", b"0" * 16, (STATE,))
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
-    return Told(caplog)
+def logged(caplog: pytest.LogCaptureFixture) -> LoggedChanges:
+    return LoggedChanges(caplog)
 
 
-class Told:
-    """Applies changes to an image with the topic orders, and says what was logged of them."""
+class LoggedChanges:
+    """Applies changes to an image with the topic orders, and returns the logged lines."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO")
@@ -43,34 +43,34 @@ class Told:
         return self._caplog.messages
 
 
-def test_topics_come_and_go(told: Told) -> None:
-    new = Topic("events", b"1" * 16, (STATE, STATE), {"retention.ms": "1"})
-    assert told(TopicAdded(new)) == ["topic events created with 2 partitions, retention.ms=1"]
-    assert told(TopicRemoved(new)) == ["topic events deleted"]
+def test_created_and_deleted_topics_are_logged(logged: LoggedChanges) -> None:
+    new = TopicImage("events", b"1" * 16, (STATE, STATE), {"retention.ms": "1"})
+    assert logged(TopicAdded(new)) == ["Created topic events with 2 partitions, retention.ms=1"]
+    assert logged(TopicRemoved(new)) == ["Deleted topic events"]
 
 
-def test_only_more_partitions_are_told(told: Told) -> None:
+def test_of_partition_changes_only_new_partitions_are_logged(logged: LoggedChanges) -> None:
     moved = STATE._replace(leader_epoch=1)
-    assert told(PartitionsChanged("orders", {0: moved})) == []
-    assert told(PartitionsChanged("orders", {1: STATE})) == ["topic orders has 2 partitions now, 1 before"]
+    assert logged(PartitionsChanged("orders", {0: moved})) == []
+    assert logged(PartitionsChanged("orders", {1: STATE})) == ["Increased partitions of topic orders from 1 to 2"]
 
 
-def test_configs_of_a_topic_are_told_when_they_differ(told: Told) -> None:
+def test_topic_configs_are_logged_when_they_differ(logged: LoggedChanges) -> None:
     changed = TopicConfigsChanged("orders", {"retention.ms": "1"})
-    assert told(changed) == ["configs of topic orders are now: retention.ms=1"]
-    assert told(changed) == []  # it came along with new defaults of the broker
-    assert told(TopicConfigsChanged("orders", {})) == ["configs of topic orders are now: none"]
+    assert logged(changed) == ["Configs of topic orders changed to: retention.ms=1"]
+    assert logged(changed) == []  # as after a change of the broker's defaults
+    assert logged(TopicConfigsChanged("orders", {})) == ["Configs of topic orders changed to: none"]
 
 
-def test_quotas_are_told(told: Told) -> None:
+def test_quotas_are_logged(logged: LoggedChanges) -> None:
     changed = EntityConfigsChanged("users/alice", {"producer_byte_rate": "1024"})
-    assert told(changed) == ["configs of users/alice are now: producer_byte_rate=1024"]
+    assert logged(changed) == ["Configs of users/alice changed to: producer_byte_rate=1024"]
 
 
 @pytest.mark.parametrize(
     ("entity", "name"),
     [("brokers/1", "ssl.key.password"), ("brokers/1", "plugin.secret"), ("users/alice", "SCRAM-SHA-256")],
 )
-def test_secrets_are_not_told(told: Told, entity: str, name: str) -> None:
-    (line,) = told(EntityConfigsChanged(entity, {name: "hunter2"}))
-    assert line == f"configs of {entity} are now: {name}=[hidden]"
+def test_secrets_are_not_logged(logged: LoggedChanges, entity: str, name: str) -> None:
+    (line,) = logged(EntityConfigsChanged(entity, {name: "hunter2"}))
+    assert line == f"Configs of {entity} changed to: {name}=[hidden]"

@@ -1,4 +1,4 @@
-"""A protocol for testing the shell: the first byte of a frame says what the handler does with the rest."""
+"""A protocol for tests of the sockets: the first byte of a frame selects the handler's action."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import struct
 from collections.abc import Callable
 
+from kbroker.clock import SystemClock
 from kbroker.errors import PeerError
-from kbroker.server.connection import Connection
-from kbroker.server.request_slot import RequestSlot
-from kbroker.server.sendfile import SendableSlice
+from kbroker.server.requests.run import Run
+from kbroker.server.wire.connection import Connection
+from kbroker.server.wire.request_slot import RequestSlot
+from kbroker.server.wire.sendfile import SendableSlice
 
 
 def frame(body: bytes) -> bytes:
@@ -27,7 +29,7 @@ def split(stream: bytes) -> list[bytes]:
 
 
 class Slice:
-    """A SendableSlice over a real descriptor, or over bytes when that is negative."""
+    """A SendableSlice of a real file descriptor, or of bytes if the descriptor is negative."""
 
     def __init__(
         self, descriptor: int, position: int, size: int, *, content: bytes = b"", is_hot_tail: bool = True
@@ -67,9 +69,17 @@ class ToyHandler:
         self.runs = 0
         self.on_end_run: Callable[[], None] = lambda: None
         self.on_frame: Callable[[bytes], None] = lambda body: None
+        self.run = Run(SystemClock())
+        self._is_in_run = False
+
+    def open_session(self) -> object:
+        return None
 
     def handle(self, connection: Connection, frame_view: memoryview, slot: RequestSlot) -> None:
         self.handled += 1
+        if not self._is_in_run:
+            self._is_in_run = True
+            self.run.flush_at_end(self._end_run)
         if connection not in self.connections:
             self.connections.append(connection)
         body = bytes(frame_view)
@@ -89,13 +99,14 @@ class ToyHandler:
             case b"b":
                 slot.complete([frame(b"B" * int(body[1:]))])
             case b"x":
-                raise PeerError("the toy was told to refuse")
+                raise PeerError("the toy protocol refuses")
             case b"c":
                 connection.close()
             case _:
                 raise ZeroDivisionError("a bug in the handler")
 
-    def end_run(self) -> None:
+    def _end_run(self) -> None:
+        self._is_in_run = False
         self.runs += 1
         self.on_end_run()
 

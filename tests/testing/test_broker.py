@@ -300,7 +300,7 @@ def test_it_says_where_it_is() -> None:
         broker.bootstrap  # noqa: B018
     with broker:
         assert broker.bootstrap in repr(broker)
-        with pytest.raises(UserError, match="running already"):
+        with pytest.raises(UserError, match="already running"):
             broker.start()
     broker.close()
 

@@ -69,10 +69,10 @@ def test_a_run_without_its_fixtures_imports_nothing_of_the_broker(tmp_path: Path
 
 def test_the_markers_and_fixtures_are_explained(tmp_path: Path) -> None:
     markers = run_pytest(tmp_path, "--markers").stdout
-    assert "@pytest.mark.kbroker_topics(*topics): what the broker" in markers
-    assert "@pytest.mark.kbroker_settings(**settings): how the broker" in markers
+    assert "@pytest.mark.kbroker_topics(*topics): topics that the broker" in markers
+    assert "@pytest.mark.kbroker_settings(**settings): configs of the broker" in markers
     fixtures = run_pytest(tmp_path, "--fixtures").stdout
-    assert re.search(r"^kbroker -- .*\n +A Kafka broker of this test alone", fixtures, re.MULTILINE)
+    assert re.search(r"^kbroker -- .*\n +A Kafka broker for one test", fixtures, re.MULTILINE)
     assert re.search(r"^kbroker_session \[session scope\] -- ", fixtures, re.MULTILINE)
 
 
@@ -82,7 +82,7 @@ def test_a_declared_topic_that_cannot_be_is_an_error_of_the_test_that_says_so(tm
     )
     result = run_pytest(tmp_path)
     assert "1 error" in result.stdout
-    assert "'orders:none' is not a topic: write name or name:partitions" in result.stdout
+    assert "Invalid topic 'orders:none': expected name or name:partitions" in result.stdout
     assert left_by(tmp_path) == []
 
 

@@ -93,7 +93,7 @@ async def test_topics_come_and_go(temporary: Path) -> None:
 
 async def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     async with kbroker.testing.run_broker(data_dir=tmp_path):
-        with pytest.raises(UserError, match="in use by another broker"):
+        with pytest.raises(UserError, match="Failed to acquire lock on file"):
             async with kbroker.testing.run_broker(data_dir=tmp_path):
                 pass
 

@@ -1,4 +1,4 @@
-"""Jars are fetched once for each pom, and what goes wrong is said. A stand-in for Maven writes down each call."""
+"""Jars are fetched once for each pom, and errors of Maven are reported. A fake Maven records each call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ mkdir -p "$directory" && touch "$directory/kafka-clients-4.1.0.jar"
 """
 FAILS = """#!/bin/sh
 echo "[INFO] scanning"
-echo "[ERROR] no such artifact"
+echo "[ERROR] unknown artifact"
 exit 1
 """
 
@@ -39,7 +39,7 @@ def fetch(tmp_path: Path, pom: Path) -> Fetch:
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only directory on the PATH besides the shell's."""
+    """Returns the only directory on the PATH."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setenv("PATH", str(directory))
@@ -57,7 +57,7 @@ def test_jars_are_named_by_artifact_and_version(commands: Path, fetch: Fetch, tm
     assert fetch() == {"kafka-clients-4.1.0": tmp_path / "cache" / "some" / "kafka-clients-4.1.0.jar"}
 
 
-def test_what_is_in_the_cache_is_not_fetched_again(commands: Path, fetch: Fetch) -> None:
+def test_cached_jars_are_not_fetched_again(commands: Path, fetch: Fetch) -> None:
     install(commands, "java", "")
     install(commands, "mvn", BRINGS_ONE_JAR)
     fetch()
@@ -65,7 +65,7 @@ def test_what_is_in_the_cache_is_not_fetched_again(commands: Path, fetch: Fetch)
     assert (commands / "calls").read_text() == "call\n"
 
 
-def test_the_cache_serves_without_maven(commands: Path, fetch: Fetch) -> None:
+def test_cached_jars_need_no_maven(commands: Path, fetch: Fetch) -> None:
     install(commands, "java", "")
     install(commands, "mvn", BRINGS_ONE_JAR)
     fetched = fetch()
@@ -73,7 +73,7 @@ def test_the_cache_serves_without_maven(commands: Path, fetch: Fetch) -> None:
     assert fetch() == fetched
 
 
-def test_a_changed_pom_is_fetched_anew(commands: Path, fetch: Fetch, pom: Path) -> None:
+def test_a_changed_pom_is_fetched_again(commands: Path, fetch: Fetch, pom: Path) -> None:
     install(commands, "java", "")
     install(commands, "mvn", BRINGS_ONE_JAR)
     fetch()
@@ -83,16 +83,16 @@ def test_a_changed_pom_is_fetched_anew(commands: Path, fetch: Fetch, pom: Path) 
 
 
 @pytest.mark.parametrize("present", ["java", "mvn"])
-def test_without_maven_or_java_it_says_so(commands: Path, fetch: Fetch, present: str) -> None:
+def test_missing_maven_or_java_raises(commands: Path, fetch: Fetch, present: str) -> None:
     install(commands, present, BRINGS_ONE_JAR)
     with pytest.raises(MavenMissing, match="the jars of some"):
         fetch()
 
 
-def test_when_maven_fails_its_errors_are_told_and_nothing_is_cached(commands: Path, fetch: Fetch) -> None:
+def test_a_failure_of_maven_is_reported_and_nothing_is_cached(commands: Path, fetch: Fetch) -> None:
     install(commands, "java", "")
     install(commands, "mvn", FAILS)
-    with pytest.raises(FetchFailed, match=r"\[ERROR\] no such artifact"):
+    with pytest.raises(FetchFailed, match=r"\[ERROR\] unknown artifact"):
         fetch()
     install(commands, "mvn", BRINGS_ONE_JAR)
     assert list(fetch()) == ["kafka-clients-4.1.0"]

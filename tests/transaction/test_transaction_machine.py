@@ -6,14 +6,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from kbroker.log.producer_state import ProducerState
+from kbroker.log.producers.producer_state import ProducerState
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.keyed_batch import KeyAndValue
 from kbroker.protocol.record_batch import BatchHeader, read_header
 from kbroker.protocol.records import EndTransactionMarker, Record, build_batch, build_end_transaction_batch
-from kbroker.transaction.records import KeyAndValue
+from kbroker.transaction.result import TransactionResult
 from kbroker.transaction.shard import TransactionShard
 from kbroker.transaction.states import TransactionState
-from kbroker.transaction.step import Step
 
 ID = "pay"  # one is enough: they know nothing of each other
 PARTITIONS = st.integers(0, 1)
@@ -87,20 +87,20 @@ class TransactionMachine(RuleBasedStateMachine):
         self.promised: set[str] = set()  # their commit was answered
         self.forsaken: set[str] = set()  # their abort was, or their producer was fenced
 
-    def take(self, transactional_id: str, step: Step) -> Step:
-        if step.becomes is not None:
-            record = self.shard.record(transactional_id, step)
+    def apply(self, transactional_id: str, result: TransactionResult) -> TransactionResult:
+        if result.updated is not None:
+            record = self.shard.record(transactional_id, result)
             self.log.append(record)
             self.shard.replay([record])
-            self.shard.on_appended(transactional_id, step)
-        return step
+            self.shard.on_appended(transactional_id, result)
+        return result
 
     def finish(self, transactional_id: str) -> None:
         now = self.shard.transactions[transactional_id]
         for _, index in now.partitions:
             is_commit = now.state is TransactionState.PREPARE_COMMIT
             self.partitions[index].mark(now.producer_id, now.producer_epoch, is_commit=is_commit)
-        self.take(transactional_id, self.shard.complete(transactional_id, self.now))
+        self.apply(transactional_id, self.shard.complete(transactional_id, self.now))
 
     @initialize(target=handles, version=st.sampled_from([0, 2]))
     def begin(self, version: int) -> Handle:
@@ -110,10 +110,10 @@ class TransactionMachine(RuleBasedStateMachine):
         """Comes again while something is still under way, as clients do."""
         while True:
             self.next_id += 1
-            step = self.take(ID, self.shard.init_producer_id(ID, TIMEOUT_MS, None, self.next_id, self.now))
-            if not step.error:
-                return Handle(step.producer_id, step.producer_epoch, version)
-            assert step.error == ErrorCode.CONCURRENT_TRANSACTIONS
+            result = self.apply(ID, self.shard.init_producer_id(ID, TIMEOUT_MS, None, self.next_id, self.now))
+            if not result.error:
+                return Handle(result.producer_id, result.producer_epoch, version)
+            assert result.error == ErrorCode.CONCURRENT_TRANSACTIONS
             self.write_markers()
 
     @rule(target=handles, version=st.sampled_from([0, 2]))
@@ -131,8 +131,8 @@ class TransactionMachine(RuleBasedStateMachine):
         is_open = entry is not None and entry.epoch == handle.epoch and entry.current_txn_first_offset >= 0
         key = ("t", index)
         if handle.version >= 2 and not is_open:
-            step = self.shard.add_partitions(ID, handle.producer_id, handle.epoch, [key], self.now, client_version=2)
-            if self.take(ID, step).error:
+            result = self.shard.add_partitions(ID, handle.producer_id, handle.epoch, [key], self.now, client_version=2)
+            if self.apply(ID, result).error:
                 return
         elif not is_open and self.shard.verify(ID, handle.producer_id, handle.epoch, key):
             return
@@ -154,7 +154,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def add_partition(self, handle: Handle, index: int) -> None:
         if handle.is_committing is not None:
             return
-        step = self.shard.add_partitions(
+        result = self.shard.add_partitions(
             ID,
             handle.producer_id,
             handle.epoch,
@@ -162,7 +162,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.now,
             client_version=handle.version,
         )
-        if not self.take(ID, step).error:
+        if not self.apply(ID, result).error:
             handle.added.add(index)
 
     @rule(handle=handles, is_commit=st.booleans(), answer_is_lost=st.booleans())
@@ -171,7 +171,7 @@ class TransactionMachine(RuleBasedStateMachine):
             handle.is_committing = is_commit
         is_commit = handle.is_committing
         self.next_id += 1
-        step = self.shard.end(
+        result = self.shard.end(
             ID,
             handle.producer_id,
             handle.epoch,
@@ -181,17 +181,17 @@ class TransactionMachine(RuleBasedStateMachine):
             new_id=self.next_id,
         )
         # An abort may have happened already, because it took too long: then it is answered as a retry.
-        if step.becomes is not None or (not step.error and not is_commit):
+        if result.updated is not None or (not result.error and not is_commit):
             (self.promised if is_commit else self.forsaken).update(handle.sent)
             handle.sent, handle.added = [], set()
-        self.take(ID, step)
-        if answer_is_lost or step.error == ErrorCode.CONCURRENT_TRANSACTIONS:
+        self.apply(ID, result)
+        if answer_is_lost or result.error == ErrorCode.CONCURRENT_TRANSACTIONS:
             return
         handle.is_committing = None
-        if not step.error and handle.version >= 2:
-            if step.producer_epoch != handle.epoch:
+        if not result.error and handle.version >= 2:
+            if result.producer_epoch != handle.epoch:
                 handle.sequences = {}
-            handle.producer_id, handle.epoch = step.producer_id, step.producer_epoch
+            handle.producer_id, handle.epoch = result.producer_id, result.producer_epoch
 
     @rule()
     def write_markers(self) -> None:
@@ -202,7 +202,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def time_goes_by(self, wait_ms: int) -> None:
         self.now += wait_ms
         for transactional_id in self.shard.timed_out(self.now):
-            self.take(transactional_id, self.shard.abort_fencing(transactional_id, self.now))
+            self.apply(transactional_id, self.shard.abort_fencing(transactional_id, self.now))
 
     @rule(is_half_marked=st.booleans())
     def crash(self, is_half_marked: bool) -> None:
@@ -241,7 +241,7 @@ class TransactionMachine(RuleBasedStateMachine):
         """Once everything has ended, all that was promised is there."""
         for transactional_id, each in list(self.shard.transactions.items()):
             if each.state is TransactionState.ONGOING:
-                self.take(transactional_id, self.shard.abort_fencing(transactional_id, self.now))
+                self.apply(transactional_id, self.shard.abort_fencing(transactional_id, self.now))
         for transactional_id in self.shard.prepared():
             self.finish(transactional_id)
         for partition in self.partitions:

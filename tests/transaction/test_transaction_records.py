@@ -81,7 +81,7 @@ def test_keys_that_are_none_are_told(key: bytes) -> None:
 
 
 def test_clients_read_kafkas_names_of_the_states() -> None:
-    assert [each.text for each in TransactionState] == [
+    assert [state.text for state in TransactionState] == [
         "Empty",
         "Ongoing",
         "PrepareCommit",

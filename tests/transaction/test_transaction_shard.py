@@ -6,9 +6,9 @@ import pytest
 
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.transaction.records import Transaction
+from kbroker.transaction.result import NeedsProducerId, TransactionResult
 from kbroker.transaction.shard import MAX_EPOCH, TransactionShard
 from kbroker.transaction.states import TransactionState
-from kbroker.transaction.step import NeedsProducerId, Step
 
 NOW = 1_000_000
 ID = "pay"
@@ -29,23 +29,25 @@ class World:
         self.now = NOW
         self.next_id = 10
 
-    def take(self, step: Step) -> Step:
-        if step.becomes is not None:
-            self.shard.replay([self.shard.record(ID, step)])
-            self.shard.on_appended(ID, step)
-        return step
+    def apply(self, result: TransactionResult) -> TransactionResult:
+        if result.updated is not None:
+            self.shard.replay([self.shard.record(ID, result)])
+            self.shard.on_appended(ID, result)
+        return result
 
-    def init(self, expected: tuple[int, int] | None = None, *, timeout_ms: int = 60_000) -> Step:
+    def init(self, expected: tuple[int, int] | None = None, *, timeout_ms: int = 60_000) -> TransactionResult:
         self.next_id += 1
-        return self.take(self.shard.init_producer_id(ID, timeout_ms, expected, self.next_id, self.now))
+        return self.apply(self.shard.init_producer_id(ID, timeout_ms, expected, self.next_id, self.now))
 
-    def add(self, producer_id: int, epoch: int, *partitions: tuple[str, int]) -> Step:
-        return self.take(
+    def add(self, producer_id: int, epoch: int, *partitions: tuple[str, int]) -> TransactionResult:
+        return self.apply(
             self.shard.add_partitions(ID, producer_id, epoch, partitions, self.now, client_version=self.version)
         )
 
-    def end(self, producer_id: int, epoch: int, *, is_commit: bool = True, new_id: int | None = None) -> Step:
-        step = self.shard.end(
+    def end(
+        self, producer_id: int, epoch: int, *, is_commit: bool = True, new_id: int | None = None
+    ) -> TransactionResult:
+        result = self.shard.end(
             ID,
             producer_id,
             epoch,
@@ -54,22 +56,22 @@ class World:
             client_version=self.version,
             new_id=new_id,
         )
-        return self.take(step)
+        return self.apply(result)
 
     def complete(self) -> None:
-        self.take(self.shard.complete(ID, self.now))
+        self.apply(self.shard.complete(ID, self.now))
 
     def set(self, **changes: object) -> None:
         changed = self.here._replace(**changes)  # type: ignore[arg-type]
-        self.shard.replay([self.shard.record(ID, Step(becomes=changed))])
+        self.shard.replay([self.shard.record(ID, TransactionResult(updated=changed))])
 
     @property
     def here(self) -> Transaction:
         return self.shard.transactions[ID]
 
 
-def told(step: Step) -> tuple[ErrorCode, int, int]:
-    return step.error, step.producer_id, step.producer_epoch
+def outcome(result: TransactionResult) -> tuple[ErrorCode, int, int]:
+    return result.error, result.producer_id, result.producer_epoch
 
 
 @pytest.fixture
@@ -87,9 +89,9 @@ def bumping() -> World:
 
 
 def test_the_first_producer_gets_a_new_id_and_those_after_it_higher_epochs(world: World) -> None:
-    assert told(world.init()) == (NONE, 11, 0)
-    assert told(world.init()) == (NONE, 11, 1)
-    assert told(world.init(timeout_ms=5)) == (NONE, 11, 2)
+    assert outcome(world.init()) == (NONE, 11, 0)
+    assert outcome(world.init()) == (NONE, 11, 1)
+    assert outcome(world.init(timeout_ms=5)) == (NONE, 11, 2)
     assert world.here.timeout_ms == 5
     assert world.here.state is TransactionState.EMPTY
 
@@ -101,9 +103,9 @@ def test_a_new_id_has_to_be_there(world: World) -> None:
 
 def test_a_producer_goes_on_with_its_epoch_and_may_ask_twice(world: World) -> None:
     world.init()
-    assert told(world.init((11, 0))) == (NONE, 11, 1)
-    assert told(world.init((11, 0))) == (NONE, 11, 1), "the answer was lost"
-    assert told(world.init((11, 1))) == (NONE, 11, 2)
+    assert outcome(world.init((11, 0))) == (NONE, 11, 1)
+    assert outcome(world.init((11, 0))) == (NONE, 11, 1), "the answer was lost"
+    assert outcome(world.init((11, 1))) == (NONE, 11, 2)
 
 
 def test_whoever_was_replaced_is_fenced(world: World) -> None:
@@ -118,7 +120,7 @@ def test_whoever_was_replaced_is_fenced(world: World) -> None:
 def test_an_id_whose_epochs_are_used_up_is_replaced(world: World) -> None:
     world.init()
     world.set(producer_epoch=MAX_EPOCH - 1)
-    assert told(world.init((11, MAX_EPOCH - 1))) == (NONE, 13 - 1, 0)
+    assert outcome(world.init((11, MAX_EPOCH - 1))) == (NONE, 13 - 1, 0)
     assert world.here.previous_producer_id == 11
     world.set(producer_epoch=0)
     assert world.init((11, MAX_EPOCH - 1)).error == NONE, "a retry, whose answer was lost"
@@ -141,7 +143,7 @@ def test_partitions_are_added_and_the_time_counts_from_the_first(world: World) -
     world.add(11, 0, T1)
     assert world.here.partitions == {T0, T1}
     assert (world.here.start_ms, world.here.update_ms) == (NOW, NOW + 500)
-    assert world.add(11, 0, T0).becomes is None, "nothing new, nothing to write"
+    assert world.add(11, 0, T0).updated is None, "nothing new, nothing to write"
 
 
 def test_partitions_may_only_be_added_with_the_right_id_and_epoch(world: World) -> None:
@@ -186,7 +188,7 @@ def test_to_end_what_has_ended_is_a_retry_and_the_contrary_is_wrong(world: World
     world.add(11, 0, T0)
     world.end(11, 0)
     world.complete()
-    assert world.end(11, 0) == Step()
+    assert world.end(11, 0) == TransactionResult()
     assert world.end(11, 0, is_commit=False).error == INVALID_STATE
     assert world.end(12, 0).error == WRONG_ID
 
@@ -198,7 +200,7 @@ def test_another_producer_aborts_what_is_open_and_comes_again(world: World) -> N
     assert (world.here.state, world.here.producer_epoch) == (TransactionState.PREPARE_ABORT, 1)
     assert world.end(11, 0).error == FENCED
     world.complete()
-    assert told(world.init()) == (NONE, 11, 2)
+    assert outcome(world.init()) == (NONE, 11, 2)
 
 
 def test_what_takes_too_long_is_aborted_and_fenced(world: World) -> None:
@@ -206,7 +208,7 @@ def test_what_takes_too_long_is_aborted_and_fenced(world: World) -> None:
     world.add(11, 0, T0)
     assert world.shard.timed_out(NOW + 1000) == []
     assert world.shard.timed_out(NOW + 1001) == [ID]
-    world.take(world.shard.abort_fencing(ID, NOW + 1001))
+    world.apply(world.shard.abort_fencing(ID, NOW + 1001))
     assert (world.here.state, world.here.producer_epoch) == (TransactionState.PREPARE_ABORT, 1)
     assert world.shard.timed_out(NOW + 5000) == []
     world.complete()
@@ -231,11 +233,11 @@ def test_a_partition_learns_whether_records_belong_to_a_transaction(world: World
 def test_the_epoch_grows_with_every_transaction(bumping: World) -> None:
     bumping.init()
     bumping.add(11, 0, T0)
-    assert told(bumping.end(11, 0)) == (NONE, 11, 1)
+    assert outcome(bumping.end(11, 0)) == (NONE, 11, 1)
     assert bumping.here.producer_epoch == 1, "the markers fence what comes late"
     bumping.complete()
     bumping.add(11, 1, T0)
-    assert told(bumping.end(11, 1, is_commit=False)) == (NONE, 11, 2)
+    assert outcome(bumping.end(11, 1, is_commit=False)) == (NONE, 11, 2)
 
 
 def test_a_retry_of_the_end_is_told_the_same(bumping: World) -> None:
@@ -245,7 +247,7 @@ def test_a_retry_of_the_end_is_told_the_same(bumping: World) -> None:
     assert bumping.end(11, 0).error == CONCURRENT
     assert bumping.end(11, 0, is_commit=False).error == INVALID_STATE
     bumping.complete()
-    assert told(bumping.end(11, 0)) == (NONE, 11, 1)
+    assert outcome(bumping.end(11, 0)) == (NONE, 11, 1)
     assert bumping.end(11, 0, is_commit=False).error == INVALID_STATE
 
 
@@ -262,19 +264,19 @@ def test_an_end_that_comes_late_does_not_end_the_next_transaction(bumping: World
 def test_an_abort_after_the_timeout_is_a_retry_and_a_commit_is_not(bumping: World) -> None:
     bumping.init()
     bumping.add(11, 0, T0)
-    bumping.take(bumping.shard.abort_fencing(ID, NOW))
+    bumping.apply(bumping.shard.abort_fencing(ID, NOW))
     bumping.complete()
     assert bumping.end(11, 0).error == INVALID_STATE
-    assert told(bumping.end(11, 0, is_commit=False)) == (NONE, 11, 1), "it goes on with what the fence had"
+    assert outcome(bumping.end(11, 0, is_commit=False)) == (NONE, 11, 1), "it goes on with what the fence had"
 
 
 def test_an_abort_of_nothing_raises_the_epoch_and_a_commit_of_nothing_is_wrong(bumping: World) -> None:
     bumping.init()
     assert bumping.end(11, 0).error == INVALID_STATE
-    assert told(bumping.end(11, 0, is_commit=False)) == (NONE, 11, 1)
+    assert outcome(bumping.end(11, 0, is_commit=False)) == (NONE, 11, 1)
     assert bumping.here.start_ms == NOW
     bumping.complete()
-    assert told(bumping.end(11, 1, is_commit=False)) == (NONE, 11, 2)
+    assert outcome(bumping.end(11, 1, is_commit=False)) == (NONE, 11, 2)
 
 
 def test_the_last_epoch_leads_to_a_new_id(bumping: World) -> None:
@@ -284,11 +286,11 @@ def test_the_last_epoch_leads_to_a_new_id(bumping: World) -> None:
     bumping.add(11, last, T0)
     with pytest.raises(NeedsProducerId):
         bumping.end(11, last)
-    assert told(bumping.end(11, last, new_id=77)) == (NONE, 77, 0)
+    assert outcome(bumping.end(11, last, new_id=77)) == (NONE, 77, 0)
     assert (bumping.here.producer_id, bumping.here.producer_epoch, bumping.here.next_producer_id) == (11, MAX_EPOCH, 77)
     bumping.complete()
     assert (bumping.here.producer_id, bumping.here.producer_epoch, bumping.here.next_producer_id) == (77, 0, -1)
-    assert told(bumping.end(11, last)) == (NONE, 77, 0), "a retry"
+    assert outcome(bumping.end(11, last)) == (NONE, 77, 0), "a retry"
     assert bumping.add(77, 0, T0).error == NONE
 
 
@@ -308,4 +310,4 @@ def test_idle_ids_are_forgotten_and_those_at_work_are_not(world: World) -> None:
     tombstones = list(world.shard.expire(NOW + 1000, 100))
     world.shard.replay(tombstones)
     assert world.shard.transactions == {}
-    assert told(world.init()) == (NONE, 12, 0)
+    assert outcome(world.init()) == (NONE, 12, 0)

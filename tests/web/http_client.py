@@ -1,4 +1,4 @@
-"""One HTTP request over a real socket, as bytes in and bytes out."""
+"""Sends one HTTP request over a real socket; bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
         while data := await stream.receive_some():
             received += data
     except trio.BrokenResourceError:
-        pass  # closed with bytes of ours unread
+        pass  # the server closed with unread bytes
     return bytes(received)

@@ -1,4 +1,4 @@
-"""Prometheus' text format: names, labels, escapes, the order of lines."""
+"""Prometheus text format: names, labels, escapes, order of lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.web.metrics_table import METRICS
 NAME = re.compile(r"(kafka|kbroker|process|python)(_[a-z0-9]+)+")
 
 
-def test_the_samples_of_one_metric_stand_together_behind_its_help() -> None:
+def test_the_samples_of_one_metric_follow_its_help() -> None:
     requests = counter("requests_total", "Requests.", "api", "version")
     size = gauge("size", "Size.")
     unused = gauge("unused", "Never.")
@@ -33,8 +33,8 @@ def test_labels_are_escaped() -> None:
     assert samples.encode() == b'# HELP size back\\\\slash\\nline\n# TYPE size gauge\nsize{path="a\\"b\\\\c\\nd"} 1\n'
 
 
-def test_every_name_is_as_prometheus_wants_it() -> None:
-    assert [each.name for each in METRICS if not NAME.fullmatch(each.name)] == []
-    assert len({each.name for each in METRICS}) == len(METRICS)
-    assert [each.name for each in METRICS if (each.kind == "counter") != each.name.endswith("_total")] == []
-    assert [each.name for each in METRICS if not each.about.endswith(".")] == []
+def test_every_name_is_valid_for_prometheus() -> None:
+    assert [metric.name for metric in METRICS if not NAME.fullmatch(metric.name)] == []
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert [metric.name for metric in METRICS if (metric.kind == "counter") != metric.name.endswith("_total")] == []
+    assert [metric.name for metric in METRICS if not metric.about.endswith(".")] == []

@@ -1,4 +1,4 @@
-"""Heads of HTTP requests: what is understood, and what is refused with which status."""
+"""Heads of HTTP requests: accepted requests, and the status of refused ones."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def test_method_and_path_are_read(head: bytes, request_: HttpRequest) -> None:
         (b"GET /metrics HTTP/1.1\r\nHost: a\r\nno colon", 400),
         (b"GET /metrics HTTP/1.1\r\nHost: a\x00", 400),
         (b"PRI * HTTP/2.0", 505),
-        (b"\x00\x00\x00\x1d\x00\x12\x00\x04", 400),  # a client of Kafka at the wrong port
+        (b"\x00\x00\x00\x1d\x00\x12\x00\x04", 400),  # a Kafka client on the wrong port
     ],
 )
-def test_what_is_no_request_is_refused(head: bytes, status: int) -> None:
+def test_an_invalid_request_is_refused(head: bytes, status: int) -> None:
     with pytest.raises(BadRequest) as refused:
         parse_head(head)
     assert refused.value.status == status
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_make_it_fail_otherwise(head: bytes) -> None:
+def test_any_bytes_give_a_request_or_bad_request(head: bytes) -> None:
     with suppress(BadRequest):
         assert parse_head(head).path.startswith("/")

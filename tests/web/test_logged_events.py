@@ -1,4 +1,4 @@
-"""Lines in the log of a whole broker that operators look for."""
+"""Log lines of a whole broker that operators look for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from kbroker.server.connection_limits import ConnectionLimits
-from kbroker.server.network import Network
+from kbroker.server.wire.connection_reports import ConnectionReports
 from kbroker.testing import Broker
 from kbroker.testing.running_broker import running_broker
 from tests.broker.batches import make_batch
@@ -28,8 +27,11 @@ def test_each_generation_of_a_group_is_one_line(log: pytest.LogCaptureFixture) -
         while not consumer.assignment():
             consumer.poll(0.1)
         consumer.close()
-    lines = [line for line in log.messages if line.startswith("group billing")]
-    assert lines == ["group billing: generation 1, members: 1", "group billing: generation 2, members: 0"]
+    lines = [line for line in log.messages if " group billing" in f" {line.lower()}"]
+    assert lines == [
+        "Stabilized group billing generation 1 with 1 members",
+        "Group billing with generation 2 is now empty",
+    ]
 
 
 async def test_a_log_that_is_cut_by_recovery_is_named(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
@@ -43,37 +45,13 @@ async def test_a_log_that_is_cut_by_recovery_is_named(tmp_path: Path, log: pytes
     log.clear()
     async with running_broker(tmp_path):
         pass
-    assert "recovering 1 partitions after an unclean stop" in log.messages
-    (cut,) = [each for each in log.records if "torn end and was cut" in each.getMessage()]
+    assert "Recovering 1 logs since no clean shutdown file was found" in log.messages
+    (cut,) = [record for record in log.records if "incomplete end and was truncated" in record.getMessage()]
     assert {"topic": "orders", "partition": 0, "log_end_offset": 1}.items() <= vars(cut).items()
 
 
-class Nobody:
-    """Handles no frames, and has a clock that is set by hand."""
-
-    seconds = 0.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def now_ms(self) -> int:
-        return 0
-
-    def handle(self, *_: object) -> None: ...
-
-    def end_run(self) -> None: ...
-
-
-def test_reaching_the_limit_of_connections_is_told_once_a_minute(log: pytest.LogCaptureFixture) -> None:
-    nobody = Nobody()
-    network = Network(nobody, ConnectionLimits(max_connections=0), nobody)
-    for nobody.seconds in (0.0, 1.0, 59.0, 60.0, 61.0):
-        network.sweep()
-        network.report_if_full()
-    assert log.messages == ["max.connections is reached: new connections wait until others end"] * 2
-
-
-def test_below_the_limit_nothing_is_told(log: pytest.LogCaptureFixture) -> None:
-    nobody = Nobody()
-    Network(nobody, ConnectionLimits(max_connections=1), nobody).report_if_full()
-    assert log.messages == []
+def test_reaching_max_connections_is_logged_once_a_minute(log: pytest.LogCaptureFixture) -> None:
+    reports = ConnectionReports(0.0)
+    for now in (0.0, 1.0, 59.0, 60.0, 61.0):
+        reports.connections_full(1, now)
+    assert log.messages == ["Reached max.connections: new connections wait until others are closed"] * 2

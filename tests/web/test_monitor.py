@@ -1,4 +1,4 @@
-"""A whole broker and its monitor: what /metrics, /healthz and /readyz say while it starts, works, fails and stops."""
+"""/metrics, /healthz and /readyz of a whole broker while it starts, runs, fails and stops."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from kbroker.config import BrokerConfig
+from kbroker.config.broker import BrokerConfig
 from kbroker.errors import StorageFailure, UserError
 from kbroker.protocol.messages import offset_commit
-from kbroker.server.vitals import BrokerState, Vitals
+from kbroker.server.status import BrokerState, BrokerStatus
 from kbroker.testing.running_broker import running_broker
 from kbroker.web.metrics_table import METRICS
 from kbroker.web.monitor import run_monitored_broker
@@ -31,11 +31,11 @@ Port = Callable[[], int]
 
 @pytest.fixture
 def port(caplog: pytest.LogCaptureFixture) -> Port:
-    """The monitor's, as the log told it last."""
+    """Returns the port of the HTTP endpoints from the last log line with it."""
     caplog.set_level("INFO", logger="kbroker")
 
     def find() -> int:
-        addresses = [vars(each)["monitor"][0] for each in caplog.records if "monitor" in vars(each)]
+        addresses = [vars(record)["monitor"][0] for record in caplog.records if "monitor" in vars(record)]
         return int(addresses[-1].rpartition(":")[2])
 
     return find
@@ -59,7 +59,7 @@ async def samples(port: int) -> dict[str, float]:
     return found
 
 
-async def test_what_clients_do_shows(tmp_path: Path, port: Port) -> None:
+async def test_client_traffic_shows_in_metrics(tmp_path: Path, port: Port) -> None:
     async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
         await client.create_topic("orders", 2)
         await client.produce("orders", make_batch(b"tea", b"milk"), partition=1)
@@ -88,7 +88,7 @@ async def test_every_metric_of_the_table_shows(tmp_path: Path, port: Port) -> No
         await client.ask("FindCoordinator", 3, key="billing")
         await commit(client, "billing", "orders")
         seen = {name.partition("{")[0] for name in await samples(port())}
-    assert {each.name for each in METRICS} - seen == {"kbroker_log_unparsable_batches"}
+    assert {metric.name for metric in METRICS} - seen == {"kbroker_log_unparsable_batches"}
 
 
 async def commit(client: Client, group: str, topic: str) -> None:
@@ -108,7 +108,7 @@ async def test_a_fetch_that_waits_counts_its_bytes_once(tmp_path: Path, port: Po
         assert (await samples(port()))['kafka_server_brokertopicmetrics_bytesout_total{topic="orders"}'] == size
 
 
-async def test_a_log_that_nobody_uses_shows_and_stays_unread(tmp_path: Path, port: Port) -> None:
+async def test_an_unloaded_log_shows_in_metrics_and_stays_unloaded(tmp_path: Path, port: Port) -> None:
     async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
         await client.create_topic("orders")
         await client.produce("orders", make_batch(b"tea"))
@@ -116,7 +116,7 @@ async def test_a_log_that_nobody_uses_shows_and_stays_unread(tmp_path: Path, por
     async with running_broker(tmp_path, MONITORED) as broker:
         after = await samples(port())
         (partition,) = broker._running().partitions
-        assert not partition.log.is_loaded
+        assert partition.log_handle.opened is None
     of_log = [name for name in before if name.startswith("kafka_log_log_")]
     assert len(of_log) == 4
     assert [after[name] for name in of_log] == [before[name] for name in of_log]
@@ -145,7 +145,7 @@ async def test_it_is_healthy_and_ready_while_it_runs(tmp_path: Path, port: Port)
 
 async def test_it_is_not_ready_when_every_directory_is_offline(tmp_path: Path, port: Port) -> None:
     async with running_broker(tmp_path, MONITORED) as broker:
-        (gate,) = broker._running().partitions.gates.values()
+        (gate,) = broker._running().log_dirs.gates.values()
         gate.close(StorageFailure("EIO"))
         assert await get(port(), "/readyz") == (503, "not ready: every data directory is offline\n")
         assert await get(port(), "/healthz") == (200, "ok\n")
@@ -154,7 +154,7 @@ async def test_it_is_not_ready_when_every_directory_is_offline(tmp_path: Path, p
     assert seen[f'kbroker_log_directory_writable{{logDirectory="{tmp_path}"}}'] == 0
 
 
-async def test_it_says_that_it_stops_while_requests_get_their_answers(tmp_path: Path, port: Port) -> None:
+async def test_it_is_not_ready_while_pending_requests_complete(tmp_path: Path, port: Port) -> None:
     async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
         await client.create_topic("orders")
         with broker.faults.delay("Metadata", seconds=60) as fault:
@@ -167,16 +167,16 @@ async def test_it_says_that_it_stops_while_requests_get_their_answers(tmp_path: 
             assert (await samples(port()))["kafka_server_kafkaserver_brokerstate"] == BrokerState.SHUTTING_DOWN
 
 
-@pytest.mark.parametrize("state", [each for each in BrokerState if each is not BrokerState.RUNNING])
+@pytest.mark.parametrize("state", [state for state in BrokerState if state is not BrokerState.RUNNING])
 def test_no_other_state_is_ready(state: BrokerState) -> None:
-    vitals = Vitals()
-    vitals.state = state
-    assert vitals.why_not_ready() is not None
+    status = BrokerStatus()
+    status.state = state
+    assert status.why_not_ready() is not None
 
 
 @pytest.mark.parametrize("text", ["9308", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536"])
-async def test_an_address_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+async def test_an_invalid_address_is_refused(tmp_path: Path, text: str) -> None:
     config = BrokerConfig.from_properties({"kbroker.metrics.listeners": text})
-    with pytest.raises(UserError, match="is not HOST:PORT"):
+    with pytest.raises(UserError, match="expected HOST:PORT"):
         await run_monitored_broker(config, data_dir=str(tmp_path), stop=trio.Event())
     assert os.listdir(tmp_path) == []

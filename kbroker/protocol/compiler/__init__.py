@@ -1,1 +1,1 @@
-"""Construct tree + version -> specialised encode and decode functions. Never changes what the construct means."""
+"""Compiles a message schema at one version to encode and decode functions, equivalent to the schema's constructs."""

@@ -1,8 +1,8 @@
-"""Steps -> Python source of one decoder and one encoder.
+"""Emits the Python source of a decoder and an encoder from steps.
 
-Adjacent fixed-width fields, with the length that follows them, become one `struct` call (a "run"). A compact length
-is read as one byte; only when it says "more" does a function read the varint anew. Nested structs are
-inlined; tagged fields, which are rare, get functions of their own.
+Adjacent fixed-width fields, with the length that follows them, become one `struct` call (a "run"). A compact length is
+read as one byte; if its continuation bit is set, a function reads the varint again. Nested structs are inlined. Tagged
+fields, which are rare, get separate functions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Source"]
 
 
 class Source:
-    """The text of a module under construction, and the names that it refers to."""
+    """Source of a module under construction, and the names that it uses."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -71,7 +71,7 @@ class Source:
         return name
 
     def layout(self, codes: list[str], kind: str) -> str:
-        """The name of `Struct(">…").pack` or `.unpack_from`."""
+        """Returns the name of `Struct(">…").pack` or `.unpack_from`."""
         letters = "".join(codes)
         name = f"{kind}_{letters.replace('?', 'o')}"
         if name not in self.names:
@@ -80,7 +80,7 @@ class Source:
         return name
 
     def few(self, kind: Callable[[str], tuple[Any, ...]], code: str) -> str:
-        """The name of a table of `struct` calls for short lists."""
+        """Returns the name of a table of `struct` calls for short lists."""
         name = f"{kind.__name__}_{code.replace('?', 'o')}"
         if name not in self.names:
             self.names[name] = kind(code)
@@ -118,8 +118,8 @@ class Decoder:
         source = self.source
         value = source.fresh("o")
         source.line(f"{value} = {source.constant('C', plan.struct.bare_value())}()")
-        for each in plan.absent:
-            source.line(f"{value}.{each.name} = {default_expression(source, each)}")
+        for absent in plan.absent:
+            source.line(f"{value}.{absent.name} = {default_expression(source, absent)}")
         for step in plan.steps:
             self.step(step, f"{value}.{step.name}")
         if plan.flexible:
@@ -144,12 +144,12 @@ class Decoder:
                 source.line("tag, position = varint(buffer, position)")
                 source.line("length, position = varint(buffer, position)")
                 source.line("end = position + length")
-                source.line("if end > size: lie('a tagged field ends beyond the message')")
+                source.line("if end > size: refuse('a tagged field ends beyond the message')")
                 for tag in plan.tags:
                     with source.block(f"if tag == {tag.tag}:"):
                         self.step(tag.step, f"value.{tag.step.name}")
                         self.flush()
-                        source.line("if position != end: lie('a tagged field is longer or shorter than it says')")
+                        source.line("if position != end: refuse('a tagged field is longer or shorter than it says')")
                 source.line("position = end")
             source.line("return position, left")
 
@@ -181,7 +181,7 @@ class Decoder:
         self.codes, self.targets = [], []
 
     def length(self, step: TextStep | BlobStep | ArrayStep) -> str:
-        """Reads a length, which then counts as on the wire: compact ones are one more."""
+        """Emits the read of a length. The variable has the value on the wire: for compact types, length + 1."""
         source = self.source
         length = source.fresh("n")
         self.fixed("B" if step.compact else "h" if isinstance(step, TextStep) else "i", length)
@@ -195,7 +195,7 @@ class Decoder:
         source = self.source
         is_null = f"not {length}" if step.compact else f"{length} < 0"
         if not step.nullable:
-            source.line(f"if {is_null}: lie('{source.label}: {step.name or 'an element'} may not be null')")
+            source.line(f"if {is_null}: refuse('{source.label}: {step.name or 'an element'} may not be null')")
             yield
             return
         with source.block(f"if {is_null}:"):
@@ -209,12 +209,14 @@ class Decoder:
         with self.unless_null(step, length, target):
             end = source.fresh("e")
             source.line(f"{end} = position + {length}{' - 1' if step.compact else ''}")
-            source.line(f"if {end} > size: lie('{source.label}: {step.name or 'an element'} ends beyond the message')")
+            source.line(
+                f"if {end} > size: refuse('{source.label}: {step.name or 'an element'} ends beyond the message')"
+            )
             part = f"buffer[position:{end}]"
             if isinstance(step, TextStep):
                 if step.compact:
                     source.line(
-                        f"if {length} > 32768: lie('{source.label}: a string of {{}} bytes'.format({length} - 1))"
+                        f"if {length} > 32768: refuse('{source.label}: a string of {{}} bytes'.format({length} - 1))"
                     )
                 source.line(f"{target} = str({part}, 'utf-8')")
             else:
@@ -230,7 +232,7 @@ class Decoder:
             least = least_size(step.element)
             needed = length if least == 1 else f"{length} * {least}"
             source.line(f"left -= {length}")
-            refusal = f"lie('{source.label}: {step.name} announces {{}} elements'.format({length}))"
+            refusal = f"refuse('{source.label}: {step.name} announces {{}} elements'.format({length}))"
             source.line(f"if left < 0 or {needed} > size - position: {refusal}")
             element = step.element
             if isinstance(element, FixedStep) and len(element.code) == 1:
@@ -342,7 +344,7 @@ class Encoder:
                 self.nested(step, value)
 
     def fixed(self, step: FixedStep, value: str) -> str:
-        """What `struct` would write though it does not fit is refused first: null as a bool, a uuid cut or padded."""
+        """Emits checks for invalid values that `struct` accepts: null as a bool, a uuid of another size."""
         if step.code == "?":
             return f"+{value}"
         if step.code != "16s":
@@ -363,7 +365,7 @@ class Encoder:
         return f"{self.source.layout(codes, 'pack')}({', '.join(values)})"
 
     def length(self, step: TextStep | BlobStep | ArrayStep, length: str) -> None:
-        """Writes the pending run with a length behind it."""
+        """Emits the pending run, followed by a length."""
         codes, values = self.codes, self.values
         self.codes, self.values = [], []
         source = self.source
@@ -398,7 +400,7 @@ class Encoder:
             self.present(step, data, data)
 
     def present(self, step: TextStep | BlobStep, value: str, data: str) -> None:
-        """What is not null: a length and the bytes."""
+        """Emits a value that is not null: a length and the bytes."""
         source = self.source
         length = source.fresh("n")
         encoded = f"{value}.encode()" if isinstance(step, TextStep) else value
@@ -462,8 +464,8 @@ class Encoder:
             self.flush()
 
 
-def default_expression(source: Source, each: Any) -> str:
-    default = each.default()
+def default_expression(source: Source, field: Any) -> str:
+    default = field.default()
     if isinstance(default, list):
         return "[]"
     if default is None or isinstance(default, int | str | bytes | float):

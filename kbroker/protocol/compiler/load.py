@@ -1,6 +1,6 @@
-"""Codecs on demand: a message and version is compiled the first time that somebody asks, and kept.
+"""Compiled codecs: the codec of a message and version is compiled on first use and cached.
 
-The source is registered with `linecache`, so that a traceback through emitted code shows its lines.
+The source is registered with `linecache`, so that tracebacks show the lines of emitted code.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from kbroker.protocol.compiler.plan import plan
 from kbroker.protocol.compiler.runtime import Buffer
 from kbroker.protocol.versions import Message
 
-__all__ = ["Codec", "codec"]
+__all__ = ["MessageCodec", "codec"]
 
 
 class Decode(Protocol):
     def __call__(self, buffer: Buffer, position: int = 0) -> tuple[Any, int]:
-        """The message and the position behind it. Anything malformed is a PeerError."""
+        """Returns the message and the position after it. Raises PeerError if it is malformed."""
         ...
 
 
 class Encode(Protocol):
     def __call__(self, value: Any, parts: list[Any]) -> None:
-        """Appends the message's bytes to `parts`. What stands in a Records field is appended as it is."""
+        """Appends the message's bytes to `parts`. The value of a Records field is appended as it is."""
         ...
 
 
-class Codec(NamedTuple):
+class MessageCodec(NamedTuple):
     decode: Decode
     encode: Encode
     source: str
@@ -39,11 +39,11 @@ class Codec(NamedTuple):
         return b"".join(parts)
 
 
-_codecs: dict[tuple[int, int], Codec] = {}
-_messages: list[Message] = []  # keeps the ids in the keys alive
+_codecs: dict[tuple[int, int], MessageCodec] = {}
+_messages: list[Message] = []  # keeps the messages alive, so that the ids in the keys stay unique
 
 
-def codec(message: Message, version: int) -> Codec:
+def codec(message: Message, version: int) -> MessageCodec:
     key = (id(message), version)
     known = _codecs.get(key)
     if known is None:
@@ -52,7 +52,7 @@ def codec(message: Message, version: int) -> Codec:
     return known
 
 
-def _compile(message: Message, version: int) -> Codec:
+def _compile(message: Message, version: int) -> MessageCodec:
     label = f"{message.name} v{version}"
     steps = plan(message, version)
     source = Source(label)
@@ -62,4 +62,4 @@ def _compile(message: Message, version: int) -> Codec:
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     names = source.names
     exec(compile(text, filename, "exec"), names)
-    return Codec(names["decode"], names["encode"], text)
+    return MessageCodec(names["decode"], names["encode"], text)

@@ -1,4 +1,4 @@
-"""A construct tree at one version, flattened into steps: no question of version is left to the emitted code."""
+"""Flattens a schema at one version into steps, so that the emitted code does not check versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WIDTHS = {"b": 1, "h": 2, "i": 4, "q": 8, "H": 2, "I": 4, "d": 8, "?": 1, "16s"
 
 @dataclass(frozen=True, slots=True)
 class FixedStep:
-    """`code`: the letter of the struct module."""
+    """Fixed-width field. `code`: its format character in the struct module."""
 
     name: str
     code: str
@@ -105,7 +105,7 @@ def plan(message: Message, version: int) -> StructPlan:
 
 
 def least_size(step: Step) -> int:
-    """The fewest bytes that a step can take: a count larger than what is left divided by this is a lie."""
+    """Returns the minimum size of a step in bytes. It limits the valid element counts of an array."""
     match step:
         case FixedStep():
             return _WIDTHS[step.code]
@@ -122,14 +122,14 @@ def _plan_struct(struct: Struct, version: int, flexible: bool) -> StructPlan:
     return StructPlan(
         struct,
         flexible,
-        steps=[_plan_field(each, version, flexible) for each in struct.untagged(version)],
-        tags=[TagStep(each.tag or 0, _plan_field(each, version, flexible), each) for each in tagged],
-        absent=[each for each in struct.fields if not each.is_in(version) or each in tagged],
+        steps=[_plan_field(field, version, flexible) for field in struct.untagged(version)],
+        tags=[TagStep(field.tag or 0, _plan_field(field, version, flexible), field) for field in tagged],
+        absent=[field for field in struct.fields if not field.is_in(version) or field in tagged],
     )
 
 
-def _plan_field(each: Field, version: int, flexible: bool) -> Step:
-    return _plan_type(each.name, each.subcon, each.is_nullable_in(version), version, flexible)
+def _plan_field(field: Field, version: int, flexible: bool) -> Step:
+    return _plan_type(field.name, field.subcon, field.is_nullable_in(version), version, flexible)
 
 
 def _plan_type(name: str, subcon: Any, nullable: bool, version: int, flexible: bool) -> Step:

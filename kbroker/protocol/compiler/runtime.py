@@ -1,4 +1,4 @@
-"""What emitted code calls where it cannot be inlined: long varints, unknown tags, refusals."""
+"""Functions that emitted code calls: long varints, unknown tags, errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = [
     "few_counted_packs",
     "few_packs",
     "few_unpacks",
-    "lie",
     "long_length",
     "long_text_length",
+    "refuse",
     "refuse_uuid",
     "skip_tags",
     "varint",
@@ -28,12 +28,15 @@ __all__ = [
 Buffer = bytes | bytearray | memoryview
 
 MAX_ELEMENTS = 1 << 20
-"""Array elements in one message, nested ones counted: a frame of empty structs may not become gigabytes of objects."""
+"""Maximum number of array elements in a message, including nested ones.
+
+Without this limit, a frame of empty structs could allocate gigabytes of objects.
+"""
 
 ONE_BYTE = tuple(bytes([value]) for value in range(256))
 
 FEW = 16
-"""Lists of fewer numbers than this (replicas, partitions) have their `struct` call looked up, not parsed."""
+"""Shorter lists of numbers (replicas, partitions) use a prepared `struct` call instead of a format string."""
 
 
 def few_unpacks(code: str) -> tuple[Callable[..., Any], ...]:
@@ -45,11 +48,11 @@ def few_packs(code: str) -> tuple[Callable[..., bytes], ...]:
 
 
 def few_counted_packs(code: str) -> tuple[Callable[..., bytes], ...]:
-    """With the compact count before them."""
+    """Returns packers that also write the compact count."""
     return tuple(struct.Struct(f">B{count}{code}").pack for count in range(FEW))
 
 
-def lie(reason: str) -> NoReturn:
+def refuse(reason: str) -> NoReturn:
     raise PeerError(reason)
 
 
@@ -67,7 +70,10 @@ def varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Buffer, position: int, count: int) -> int:
-    """`count` is the byte before `position`, the first of a varint."""
+    """Skips unknown tagged fields and returns the position after them.
+
+    `count` is the byte before `position`, the first byte of a varint.
+    """
     if count > 0x7F:
         count, position = varint(buffer, position - 1)
     size = len(buffer)
@@ -81,7 +87,7 @@ def skip_tags(buffer: Buffer, position: int, count: int) -> int:
 
 
 def long_length(length: int) -> bytes:
-    """Length + 1 of 128 and more."""
+    """Encodes a compact length (length + 1) of 128 or more."""
     return unsigned_varint(length)
 
 

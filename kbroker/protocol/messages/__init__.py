@@ -1,1 +1,1 @@
-"""One file for each API: the schema of all its versions. Holds no behaviour."""
+"""Schemas of all versions, one file for each API. No behaviour."""

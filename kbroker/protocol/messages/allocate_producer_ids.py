@@ -1,4 +1,4 @@
-"""AllocateProducerIds (67): between broker and controller: a block of producer ids."""
+"""AllocateProducerIds (67): a block of producer ids, from the controller to a broker."""
 
 from __future__ import annotations
 

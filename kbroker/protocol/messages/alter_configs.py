@@ -1,6 +1,6 @@
-"""AlterConfigs (33): replace all configs of a resource. IncrementalAlterConfigs is the better way.
+"""AlterConfigs (33): replace all configs of a resource. Deprecated; use IncrementalAlterConfigs.
 
-v1: a throttled client does the waiting itself (KIP-219).
+v1: the client delays its next request when it is throttled (KIP-219).
 """
 
 from __future__ import annotations

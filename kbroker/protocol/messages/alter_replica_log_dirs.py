@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs (34): move replicas between the data directories of one broker.
 
-v1: a throttled client does the waiting itself (KIP-219).
+v1: the client delays its next request when it is throttled (KIP-219).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ApiVersions (18): which APIs and versions the broker serves.
+"""ApiVersions (18): the APIs and versions that the broker supports.
 
-The answer's header is version 0 even where the body is flexible; an unknown version is answered in v0 with the range
-of this API.
+The response header is always v0, even if the body is flexible. The response to an unknown version is v0, with the
+version range of this API.
 v3: software name and version of the client; features. v4: features whose minimum is 0.
 """
 

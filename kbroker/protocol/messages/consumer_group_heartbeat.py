@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat (68): a member of a KIP-848 group lives, and learns its assignment.
+"""ConsumerGroupHeartbeat (68): heartbeat and assignment of a member of a KIP-848 group.
 
-v1: subscription by regular expression; the member makes its own id.
+v1: subscription by regular expression; the member generates its id.
 """
 
 from __future__ import annotations

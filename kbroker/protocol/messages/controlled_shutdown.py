@@ -1,6 +1,6 @@
-"""ControlledShutdown (7): a broker asks the ZooKeeper controller to move its leaderships away before it stops.
+"""ControlledShutdown (7): a broker asks the ZooKeeper controller to move its leaderships before it shuts down.
 
-v0 has a request header without client id. v2: the broker epoch fences an old incarnation.
+v0 has a request header without client id. v2: the broker epoch fences requests from before a restart.
 """
 
 from __future__ import annotations

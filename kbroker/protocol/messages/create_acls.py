@@ -1,4 +1,4 @@
-"""CreateAcls (30): new ACLs.
+"""CreateAcls (30): create ACLs.
 
 v1: pattern types. v3: the resource type for users.
 """

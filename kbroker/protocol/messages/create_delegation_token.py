@@ -1,4 +1,4 @@
-"""CreateDelegationToken (38): a new delegation token.
+"""CreateDelegationToken (38): create a delegation token.
 
 v3: a token for another owner.
 """

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): more partitions for topics.
+"""CreatePartitions (37): add partitions to topics.
 
 v3: THROTTLING_QUOTA_EXCEEDED.
 """

@@ -1,9 +1,8 @@
-"""CreateTopics (19): new topics.
+"""CreateTopics (19): create topics.
 
-v1: validate only. v4: -1 for partitions and replication factor means the broker's default. v5: the configs that
-  resulted.
-v6: THROTTLING_QUOTA_EXCEEDED. v7: the topic's id.
-
+v1: validate only. v4: -1 for partitions and replication factor means the broker's default. v5: the resulting
+  configs.
+v6: THROTTLING_QUOTA_EXCEEDED. v7: the topic id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DeleteGroups (42): delete groups that are empty.
 
-v1: a throttled client does the waiting itself (KIP-219).
+v1: the client delays its next request when it is throttled (KIP-219).
 """
 
 from __future__ import annotations

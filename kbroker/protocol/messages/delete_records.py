@@ -1,6 +1,6 @@
-"""DeleteRecords (21): records before an offset are no longer wanted.
+"""DeleteRecords (21): delete the records before an offset.
 
-v1: a throttled client does the waiting itself (KIP-219).
+v1: the client delays its next request when it is throttled (KIP-219).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets (92): forget start offsets of share groups."""
+"""DeleteShareGroupOffsets (92): delete start offsets of share groups."""
 
 from __future__ import annotations
 

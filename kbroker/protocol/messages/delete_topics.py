@@ -1,4 +1,4 @@
-"""DeleteTopics (20): topics to delete.
+"""DeleteTopics (20): delete topics.
 
 v4: flexible. v5: an error message; THROTTLING_QUOTA_EXCEEDED. v6: by name or by id.
 """

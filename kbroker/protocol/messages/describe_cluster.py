@@ -1,6 +1,6 @@
 """DescribeCluster (60): the brokers or controllers of a cluster.
 
-v1: which of the two. v2: fenced brokers.
+v1: the endpoint type, brokers or controllers. v2: fenced brokers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeConfigs (32): configs of topics, brokers, groups and loggers.
 
-v0 says only whether a value is the default; v1 where it comes from, with synonyms. v3: types and documentation.
+v0: only whether a value is the default. v1: source and synonyms. v3: types and documentation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeDelegationToken (41): delegation tokens of owners.
 
-v3: who asked for the token.
+v3: the requester of the token.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeGroups (15): state and members of groups.
 
-v3: authorized operations. v4: static members. v6: an error message, and GROUP_ID_NOT_FOUND instead of a dead group.
+v3: authorized operations. v4: static members. v6: an error message, and GROUP_ID_NOT_FOUND instead of the state Dead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeLogDirs (35): sizes of the data directories and of the logs in them.
 
-v2: flexible. v3: an error for the whole answer. v4: total and usable bytes.
+v2: flexible. v3: a top-level error code. v4: total and usable bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50): which SCRAM credentials users have; never the secrets."""
+"""DescribeUserScramCredentials (50): SCRAM credentials of users, without the secrets."""
 
 from __future__ import annotations
 

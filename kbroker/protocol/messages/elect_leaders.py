@@ -1,6 +1,6 @@
-"""ElectLeaders (43): elect the preferred leader, or any replica if the rest is lost.
+"""ElectLeaders (43): elect the preferred leader, or any live replica (unclean).
 
-v0 elects preferred leaders only; v1 names the kind of election and adds an error for the whole answer.
+v0 elects preferred leaders only; v1 has the election type and a top-level error code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """EndTxn (26): commit or abort a transaction.
 
-v2: PRODUCER_FENCED. v4: TRANSACTION_ABORTABLE. v5: the epoch grows with each transaction and is in the answer
+v2: PRODUCER_FENCED. v4: TRANSACTION_ABORTABLE. v5: the producer epoch is incremented for each transaction and returned
   (KIP-890).
-
 """
 
 from __future__ import annotations

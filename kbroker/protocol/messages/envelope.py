@@ -1,4 +1,4 @@
-"""Envelope (58): a broker forwards a client's request to the controller: header and body inside, as they are."""
+"""Envelope (58): a client's request, with header and body, that a broker forwards to the controller."""
 
 from __future__ import annotations
 

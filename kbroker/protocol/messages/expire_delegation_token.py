@@ -1,6 +1,6 @@
-"""ExpireDelegationToken (40): an end for a delegation token.
+"""ExpireDelegationToken (40): expire a delegation token.
 
-v1: a throttled client does the waiting itself (KIP-219).
+v1: the client delays its next request when it is throttled (KIP-219).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Fetch (1): record batches from a given offset on, for consumers and for followers.
 
-v1: quota throttling. v2: answers may hold magic 1. v4: magic 2, and read_committed.
-v7: incremental sessions (KIP-227). v9: fencing by leader epoch. v10: zstd batches are sent as they are.
-v11: the client's rack; a closer replica may be named. v12: the last fetched epoch, and diverging epochs in the answer.
+v1: quota throttling. v2: responses may have magic 1. v4: magic 2, and read_committed.
+v7: incremental sessions (KIP-227). v9: fencing by leader epoch. v10: zstd batches are not converted.
+v11: the client's rack; a preferred read replica. v12: the last fetched epoch, and the diverging epoch.
 v13: topics are named by id. v14: the client knows OFFSET_MOVED_TO_TIERED_STORAGE.
 v15: followers identify themselves in a tagged field. v16: endpoints of new leaders. v17: directory ids of followers.
-v18: followers say which high watermark they know (KIP-1166).
+v18: followers send their high watermark (KIP-1166).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker coordinates a group, a transactional id or a share partition.
+"""FindCoordinator (10): the coordinator of a group, a transactional id or a share partition.
 
 v1: key types. v4: several keys in one request. v5: the client knows TRANSACTION_ABORTABLE. v6: share partitions.
 """

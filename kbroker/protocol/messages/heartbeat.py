@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member of a classic group is alive.
+"""Heartbeat (12): heartbeat of a member of a classic group.
 
 v3: static members.
 """

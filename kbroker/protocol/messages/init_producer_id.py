@@ -1,6 +1,6 @@
 """InitProducerId (22): a producer id and epoch, for idempotence and for transactions.
 
-v3: a producer asks for a new epoch of the id that it has. v4: PRODUCER_FENCED. v5: TRANSACTION_ABORTABLE.
+v3: a producer can request a new epoch of its producer id. v4: PRODUCER_FENCED. v5: TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """JoinGroup (11): a member joins a group of the classic protocol and waits for the others.
 
-v1: a rebalance timeout of its own. v4: a first join without a member id is told its id (MEMBER_ID_REQUIRED).
-v5: static members. v7: the protocol type in the answer. v8: the reason of joining. v9: whether the leader should skip
-  the assignment.
-
+v1: a separate rebalance timeout. v4: a first join without a member id receives an id (MEMBER_ID_REQUIRED).
+v5: static members. v7: the protocol type in the response. v8: the reason for joining.
+v9: whether the leader should skip the assignment.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""LeaderAndIsr (4): from the ZooKeeper controller: be leader or follower of these partitions.
+"""LeaderAndIsr (4): the ZooKeeper controller makes a broker leader or follower of partitions.
 
-v0 and v1 list partitions without grouping; v2 groups them by topic and carries the broker epoch.
-v5: topic ids, and whether the request is full or incremental. v6: leader recovery state. v7: KRaft controllers name
-  themselves.
-
+v0 and v1 list partitions without grouping; v2 groups them by topic and has the broker epoch.
+v5: topic ids, and whether the request is full or incremental. v6: leader recovery state. v7: whether the
+  controller is a KRaft controller.
 """
 
 from __future__ import annotations

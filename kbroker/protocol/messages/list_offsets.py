@@ -3,7 +3,7 @@
 Timestamps below zero: -1 the end, -2 the start, -3 the largest timestamp, -4 the local start, -5 the end of the
   remote part.
 
-v0 answers with a list of segment starts; from v1 on with one offset and its timestamp.
+v0 returns a list of segment start offsets; v1 and later return one offset and its timestamp.
 v2: isolation level. v4: leader epochs. v7: timestamp -3. v8: -4. v9: -5. v10: a timeout, for remote storage.
 """
 

@@ -2,7 +2,7 @@
 
 v0: an empty list of topics means all of them; from v1 on null does, and an empty list means none.
 v4: the client may forbid auto-creation. v7: leader epochs. v8 to v10: authorized operations of the cluster.
-v10: topics by id are declared, v12: and may be asked for (name null). v13: an error code for the whole answer.
+v10: topic ids. v12: topics can be requested by id (name null). v13: a top-level error code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): forget committed offsets of a group for partitions that nobody subscribes to."""
+"""OffsetDelete (47): delete committed offsets of a group for partitions without a subscriber."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """OffsetFetch (9): offsets that a group has committed.
 
-v2: a null list of topics means all of them, and errors of the group are told once. v5: leader epochs.
+v2: a null list of topics means all of them, and a group error is returned once. v5: leader epochs.
 v7: require stable offsets (KIP-447). v8: several groups at once. v9: members of the KIP-848 protocol.
 """
 

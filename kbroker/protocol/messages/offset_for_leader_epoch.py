@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch (23): where an epoch of the leader ended, to find how far two logs agree.
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, to find the point where two logs diverge.
 
-v2: the current leader epoch fences. v3: followers name themselves; -2 is a debugging consumer.
+v2: the current leader epoch, for fencing. v3: the replica id of followers; -2 is a debugging consumer.
 """
 
 from __future__ import annotations

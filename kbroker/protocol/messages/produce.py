@@ -5,7 +5,7 @@ v3: batches of magic 2 only, one for each partition; transactions.
 v4: the client knows KAFKA_STORAGE_ERROR.
 v7: zstd is allowed.
 v11: the client knows TRANSACTION_ABORTABLE.
-v12: inside a transaction it also adds the partition to it (KIP-890); needs transaction.version 2.
+v12: also adds the partition to the transaction (KIP-890); requires transaction.version 2.
 v13: topics are named by id; UNKNOWN_TOPIC_ID.
 """
 

@@ -1,6 +1,6 @@
-"""RenewDelegationToken (39): a longer life for a delegation token.
+"""RenewDelegationToken (39): renew a delegation token.
 
-v1: a throttled client does the waiting itself (KIP-219).
+v1: the client delays its next request when it is throttled (KIP-219).
 """
 
 from __future__ import annotations

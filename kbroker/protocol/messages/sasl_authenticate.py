@@ -1,6 +1,6 @@
 """SaslAuthenticate (36): a SASL token.
 
-v1: how long the session may last.
+v1: the session lifetime.
 """
 
 from __future__ import annotations

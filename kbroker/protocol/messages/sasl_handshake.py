@@ -1,6 +1,6 @@
-"""SaslHandshake (17): which SASL mechanism comes next.
+"""SaslHandshake (17): the SASL mechanism of the connection.
 
-v0: raw tokens follow on the connection; v1: they travel in SaslAuthenticate.
+v0: raw tokens follow on the connection; v1: tokens are sent in SaslAuthenticate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ShareFetch (78): records acquired by a member of a share group, with acknowledgements along."""
+"""ShareFetch (78): records acquired by a member of a share group, with acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat (76): a member of a share group lives, and learns its assignment."""
+"""ShareGroupHeartbeat (76): heartbeat and assignment of a member of a share group."""
 
 from __future__ import annotations
 

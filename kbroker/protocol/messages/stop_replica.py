@@ -1,4 +1,4 @@
-"""StopReplica (5): from the ZooKeeper controller: stop replicas, and perhaps delete them.
+"""StopReplica (5): the ZooKeeper controller stops and optionally deletes replicas of a broker.
 
 v0 lists partitions, v1 and v2 index lists for each topic, v3 a state for each partition with leader epoch.
 """

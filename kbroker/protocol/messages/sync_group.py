@@ -1,6 +1,6 @@
-"""SyncGroup (14): the leader hands out the assignment, every member receives its part.
+"""SyncGroup (14): the group leader sends all assignments; every member receives its own.
 
-v3: static members. v5: protocol type and name, to find mixed groups.
+v3: static members. v5: protocol type and name, to detect inconsistent members.
 """
 
 from __future__ import annotations

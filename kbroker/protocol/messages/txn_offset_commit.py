@@ -2,7 +2,6 @@
 
 v3: group generation and member, to fence zombies (KIP-447). v4: TRANSACTION_ABORTABLE. v5: also adds the offsets to
   the transaction (KIP-890).
-
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""UpdateMetadata (6): from the ZooKeeper controller: what every broker should answer to Metadata.
+"""UpdateMetadata (6): the ZooKeeper controller sends brokers the metadata for their Metadata responses.
 
 v0 carries one address for a broker, v1 a list of endpoints; v5 groups partitions by topic; v7 adds topic ids.
 """

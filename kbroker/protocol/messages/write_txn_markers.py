@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (27): between brokers: write the markers that end transactions.
+"""WriteTxnMarkers (27): a coordinator asks brokers to write the markers that end transactions.
 
 v1: flexible.
 """

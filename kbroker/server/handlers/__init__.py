@@ -1,1 +1,1 @@
-"""One module for each API, named as its schema: `handle(context, request)`. Handlers never call each other."""
+"""One module for each API, named as its schema, with `handle(context, request)`. Handlers never call each other."""

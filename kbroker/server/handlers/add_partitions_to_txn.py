@@ -1,7 +1,8 @@
-"""AddPartitionsToTxn (24), v0-5: a transaction will write to these partitions.
+"""AddPartitionsToTxn (24), v0-5: adds partitions to a transaction, or verifies that they were added (KIP-98, KIP-890).
 
-Up to v3 from a producer; one partition that cannot be added, and none is. v2: PRODUCER_FENCED. From v4 on from brokers,
-many transactions at once, each added or only looked at (`verify_only`); v5: TRANSACTION_ABORTABLE.
+v0-3: one transaction, sent by a producer; if one partition is invalid, none is added. Before v2, PRODUCER_FENCED is
+sent as INVALID_PRODUCER_EPOCH (KIP-588). v4: several transactions, sent by a broker; `verify_only` adds nothing. Before
+v5, TRANSACTION_ABORTABLE is sent as INVALID_TXN_STATE.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.coordinator.ticket import Ticket
+from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.errors import Refusal
 from kbroker.names import INTERNAL_TOPICS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import add_partitions_to_txn as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_cluster, allows_topic
-from kbroker.server.transaction_requests import find_transaction, known_error
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster, allows_topic
+from kbroker.server.coordinators.transaction_requests import find_transaction, known_error
 
 if TYPE_CHECKING:
     from kbroker.coordinator.transaction_driver import TransactionDriver
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
@@ -36,7 +37,7 @@ _PartitionResult = messages.AddPartitionsToTxnPartitionResult.value
 def handle(context: Context, request: Request) -> Any:
     body = request.body
     if request.version >= BATCHED_SINCE:
-        if not allows_cluster(context, request, Operation.CLUSTER_ACTION):
+        if not allows_cluster(context, request, AclOperation.CLUSTER_ACTION):
             raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         _Batch(context, request)
         return
@@ -48,11 +49,7 @@ def handle(context: Context, request: Request) -> Any:
     topics = body.v3_and_below_topics
     producer = body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
     driver = find_transaction(context, request, transactional_id)
-    problems = _problems(context, request, topics)
-    if problems:
-        answer(_results(topics, lambda partition: problems.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)))
-    else:
-        _add(driver, request, transactional_id, producer, topics, answer)
+    _add(context, request, driver, transactional_id, producer, topics, answer)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -63,20 +60,20 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 class _Batch:
-    """Many transactions, answered together."""
+    """v4 request: several transactions, which complete at different times and share one response."""
 
     def __init__(self, context: Context, request: Request) -> None:
         self._request = request
         self._results: list[Any] = []
         self._count = len(request.body.transactions)
-        for each in request.body.transactions:
-            self._begin(context, each)
+        for transaction in request.body.transactions:
+            self._begin(context, transaction)
         if not self._count:
             request.reply(messages.RESPONSE())
 
-    def _begin(self, context: Context, each: Any) -> None:
-        transactional_id = each.transactional_id
-        producer = each.producer_id, each.producer_epoch
+    def _begin(self, context: Context, transaction: Any) -> None:
+        transactional_id, topics = transaction.transactional_id, transaction.topics
+        producer = transaction.producer_id, transaction.producer_epoch
 
         def answer(results: list[Any]) -> None:
             result = messages.AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=results)
@@ -85,46 +82,49 @@ class _Batch:
                 self._request.reply(messages.RESPONSE(results_by_transaction=self._results))
 
         try:
-            driver = context.transactions.find(transactional_id)  # a broker may ask for any of them
+            # Not `find_transaction`: brokers need CLUSTER_ACTION only, no permission for the transactional id.
+            driver = context.transactions.shards.find(transactional_id)
         except Refusal as refusal:
             code = refusal.code
-            answer(_results(each.topics, lambda partition: code))
+            answer(_results(topics, lambda partition: code))
             return
-        if each.verify_only:
+        if transaction.verify_only:
             verify = driver.shard.verify
-            answer(_results(each.topics, lambda partition: self._known(verify(transactional_id, *producer, partition))))
+            answer(_results(topics, lambda partition: self._known(verify(transactional_id, *producer, partition))))
             return
-        problems = _problems(context, self._request, each.topics)
-        if problems:
-            answer(_results(each.topics, lambda partition: problems.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)))
-        else:
-            _add(driver, self._request, transactional_id, producer, each.topics, answer)
+        _add(context, self._request, driver, transactional_id, producer, topics, answer)
 
     def _known(self, code: ErrorCode) -> ErrorCode:
+        """Returns an error code that the request's version has."""
         if code == ErrorCode.TRANSACTION_ABORTABLE and self._request.version < ABORTABLE_SINCE:
             return ErrorCode.INVALID_TXN_STATE
         return code
 
 
 def _add(
-    driver: TransactionDriver,
+    context: Context,
     request: Request,
+    driver: TransactionDriver,
     transactional_id: str,
     producer: tuple[int, int],
     topics: list[Any],
     answer: Callable[[list[Any]], None],
 ) -> None:
+    problems = _problems(context, request, topics)
+    if problems:
+        answer(_results(topics, lambda partition: problems.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)))
+        return
     partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
     client_version = 2 if request.version >= BATCHED_SINCE else 0
-    step = driver.shard.add_partitions(
+    result = driver.shard.add_partitions(
         transactional_id, *producer, partitions, driver.now_ms(), client_version=client_version
     )
-    code = known_error(step.error, request, FENCED_SINCE)
-    ticket = Ticket(
+    code = known_error(result.error, request, FENCED_SINCE)
+    pending = PendingResponse(
         lambda done: answer(_results(topics, lambda partition: code)),
         lambda failed: answer(_results(topics, lambda partition: failed)),
     )
-    driver.take(transactional_id, step, ticket)
+    driver.apply(transactional_id, result, pending)
 
 
 def _results(topics: list[Any], code_of: Callable[[tuple[str, int]], int]) -> list[Any]:
@@ -145,7 +145,7 @@ def _problems(context: Context, request: Request, topics: list[Any]) -> dict[tup
     problems = {}
     for topic in topics:
         is_allowed = request.version >= BATCHED_SINCE or (
-            topic.name not in INTERNAL_TOPICS and allows_topic(context, request, Operation.WRITE, topic.name)
+            topic.name not in INTERNAL_TOPICS and allows_topic(context, request, AclOperation.WRITE, topic.name)
         )
         for index in topic.partitions:
             if not is_allowed:

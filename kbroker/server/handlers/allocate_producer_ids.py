@@ -1,6 +1,7 @@
-"""AllocateProducerIds (67), v0: a broker asks the controller for a block of producer ids.
+"""AllocateProducerIds (67), v0: a broker gets a block of producer ids from the controller (KIP-730).
 
-Only in a cluster. Brokers of ours take blocks from the tree themselves; those of Apache Kafka ask for them.
+Served in a cluster only, for brokers of Apache Kafka. kbroker's brokers allocate blocks in the metadata tree
+themselves.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import allocate_producer_ids as messages
-from kbroker.server.between_brokers import member_of
+from kbroker.server.access.between_brokers import member_of
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 

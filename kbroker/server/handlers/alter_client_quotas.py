@@ -1,6 +1,7 @@
-"""AlterClientQuotas (49), v0-1: quotas of users, client ids and addresses set or taken away; or just a check.
+"""AlterClientQuotas (49), v0-1: sets or removes quotas of users, client ids and IP addresses (KIP-546).
 
-An entity is changed as a whole or not at all. One that a request names twice is refused.
+Each entity is changed completely or not at all. An entity that a request names twice is refused. `validate_only`
+changes nothing.
 """
 
 from __future__ import annotations
@@ -15,47 +16,54 @@ import trio
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_client_quotas as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.client_quotas import IP, quota_entity, quota_texts
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
+from kbroker.server.quotas.client_quotas import IP, quota_entity, quota_texts
+from kbroker.server.requests.error_fields import error_fields
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
 
 async def handle(context: Context, request: Request) -> Any:
-    if not allows_cluster(context, request, Operation.ALTER_CONFIGS):
-        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Authorization failed.")
+    if not allows_cluster(context, request, AclOperation.ALTER_CONFIGS):
+        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     entries = request.body.entries
-    counts = Counter(frozenset(_parts(each)) for each in entries)
-    answers = []
-    for each in entries:
+    counts = Counter(frozenset(_parts(entry)) for entry in entries)
+    results = []
+    for entry in entries:
         try:
-            if counts[frozenset(_parts(each))] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "An entity is named more than once.")
-            await _alter(context, each, is_try=request.body.validate_only)
+            if counts[frozenset(_parts(entry))] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Each client quota entity must appear at most once.")
+            await _alter(context, entry, validate_only=request.body.validate_only)
         except Refusal as refusal:
-            answers.append(_answer(each, refusal))
+            results.append(_result(entry, refusal))
         else:
-            answers.append(_answer(each, None))
-    return messages.RESPONSE(entries=answers)
+            results.append(_result(entry, None))
+    return messages.RESPONSE(entries=results)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
-    return messages.RESPONSE(entries=[_answer(each, Refusal(code, message)) for each in request.body.entries])
+    return messages.RESPONSE(entries=[_result(entry, Refusal(code, message)) for entry in request.body.entries])
 
 
-async def _alter(context: Context, entry: Any, *, is_try: bool) -> None:
+async def _alter(context: Context, entry: Any, *, validate_only: bool) -> None:
     parts = _parts(entry)
     if len(dict(parts)) < len(parts):
-        raise Refusal(ErrorCode.INVALID_REQUEST, "Invalid client quota entity: a type is named twice")
+        repeated = next(kind for kind, count in Counter(kind for kind, _ in parts).items() if count > 1)
+        message = f"Invalid client quota entity, duplicate entity entry {repeated}"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
     path = quota_entity(parts)
-    changes = {each.key: None if each.remove else each.value for each in entry.ops}
+    changes = {op.key: None if op.remove else op.value for op in entry.ops}
     if len(changes) < len(entry.ops):
-        raise Refusal(ErrorCode.INVALID_REQUEST, "A quota is named more than once.")
+        repeated = next(key for key, count in Counter(op.key for op in entry.ops).items() if count > 1)
+        entries = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in parts)
+        entity = f"ClientQuotaEntity(entries={{{entries}}})"
+        message = f"Duplicate quota key {repeated} not updating quota for this entity {entity}"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
     address = dict(parts).get(IP)
     if address is not None:
         await _check_address(address)
@@ -63,7 +71,7 @@ async def _alter(context: Context, entry: Any, *, is_try: bool) -> None:
     def update(current: Mapping[str, str]) -> dict[str, str]:
         return quota_texts(current, changes, is_ip=path.startswith("ips/"))
 
-    await context.controller.update_entity_configs(path, update, validate_only=is_try)
+    await context.controller.update_entity_configs(path, update, validate_only=validate_only)
 
 
 async def _check_address(address: str) -> None:
@@ -75,12 +83,11 @@ async def _check_address(address: str) -> None:
 
 
 def _parts(entry: Any) -> list[tuple[str, str | None]]:
-    return [(each.entity_type, each.entity_name) for each in entry.entity]
+    return [(part.entity_type, part.entity_name) for part in entry.entity]
 
 
-def _answer(entry: Any, refusal: Refusal | None) -> Any:
+def _result(entry: Any, refusal: Refusal | None) -> Any:
     return messages.EntryDataResponse(
-        error_code=0 if refusal is None else refusal.code,
-        error_message=None if refusal is None else refusal.message,
+        **error_fields(refusal),
         entity=[messages.EntityData(entity_type=kind, entity_name=name) for kind, name in _parts(entry)],
     )

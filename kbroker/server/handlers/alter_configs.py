@@ -1,6 +1,6 @@
-"""AlterConfigs (33), v0-2: the configs of a resource, all at once; what is not named is deleted. Or just a check.
+"""AlterConfigs (33), v0-2: replaces all configs of a resource; configs that the request omits are deleted (KIP-133).
 
-Clients of today use IncrementalAlterConfigs. Loggers cannot be changed this way.
+Deprecated in favour of IncrementalAlterConfigs. Does not support broker loggers. `validate_only` changes nothing.
 """
 
 from __future__ import annotations
@@ -9,29 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
 from kbroker.protocol.messages import alter_configs as messages
-from kbroker.server.config_changes import alter_resources, replacement
+from kbroker.server.configs.alter_responses import alter_response, refuse_alterations
+from kbroker.server.configs.config_changes import alter_resources, replacing_ops
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
 
 async def handle(context: Context, request: Request) -> Any:
-    outcomes = await alter_resources(context, request, replacement, is_incremental=False)
-    return messages.RESPONSE(responses=[_response(resource, refusal) for resource, refusal in outcomes])
+    return alter_response(messages, await alter_resources(context, request, replacing_ops, is_incremental=False))
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
-    refusal = Refusal(code, message)
-    return messages.RESPONSE(responses=[_response(each, refusal) for each in request.body.resources])
-
-
-def _response(resource: Any, refusal: Refusal | None) -> Any:
-    return messages.AlterConfigsResourceResponse(
-        error_code=0 if refusal is None else refusal.code,
-        error_message=None if refusal is None else refusal.message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
+    return refuse_alterations(messages, request.body.resources, Refusal(code, message))

@@ -1,22 +1,23 @@
-"""AlterPartition (56), v0-3: a leader proposes who is in sync; the controller decides and writes it down.
+"""AlterPartition (56), v0-3: a leader proposes a new ISR; the controller validates and stores it (KIP-497).
 
-Only in a cluster. v2: topics by id. v3: members with their epochs, -1 where the leader does not know them.
+Served in a cluster only. v2: topics by id. v3: ISR members with their broker epochs, -1 if the leader does not know
+them (KIP-903).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.controller.image import Partition
-from kbroker.controller.isr_rules import IsrProposal
+from kbroker.controller.image import PartitionState
+from kbroker.controller.rules.isr_rules import IsrProposal
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_partition as messages
-from kbroker.server.between_brokers import member_of
+from kbroker.server.access.between_brokers import member_of
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
@@ -33,9 +34,9 @@ async def handle(context: Context, request: Request) -> Any:
         for topic in body.topics
     ]
     proposals = [
-        _proposal(name, each, request.version)
+        _proposal(name, partition, request.version)
         for name, topic in zip(names, body.topics, strict=True)
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
     outcomes = iter(await context.controller.alter_partitions(body.broker_id, body.broker_epoch, proposals))
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if request.version >= IDS_SINCE else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -45,8 +46,8 @@ async def handle(context: Context, request: Request) -> Any:
                 topic_name=topic.topic_name,
                 topic_id=topic.topic_id,
                 partitions=[
-                    _answer(each.partition_index, next(outcomes), None if name else unknown)
-                    for each in topic.partitions
+                    _result(partition.partition_index, next(outcomes), None if name else unknown)
+                    for partition in topic.partitions
                 ],
             )
             for name, topic in zip(names, body.topics, strict=True)
@@ -54,12 +55,12 @@ async def handle(context: Context, request: Request) -> Any:
     )
 
 
-def _proposal(name: str, each: Any, version: int) -> IsrProposal:
-    isr = (member.broker_id for member in each.new_isr_with_epochs) if version >= EPOCHS_SINCE else each.new_isr
-    return IsrProposal(name, each.partition_index, each.leader_epoch, each.partition_epoch, tuple(isr))
+def _proposal(topic: str, proposed: Any, version: int) -> IsrProposal:
+    isr = (member.broker_id for member in proposed.new_isr_with_epochs) if version >= EPOCHS_SINCE else proposed.new_isr
+    return IsrProposal(topic, proposed.partition_index, proposed.leader_epoch, proposed.partition_epoch, tuple(isr))
 
 
-def _answer(index: int, outcome: Partition | Refusal, code: int | None) -> Any:
+def _result(index: int, outcome: PartitionState | Refusal, code: int | None) -> Any:
     if isinstance(outcome, Refusal):
         return messages.PartitionDataResponse(partition_index=index, error_code=code or outcome.code)
     return messages.PartitionDataResponse(

@@ -1,11 +1,12 @@
-"""AlterPartitionReassignments (45), v0-1: other replicas for partitions, or null to cancel a move under way.
+"""AlterPartitionReassignments (45), v0-1: assigns other replicas to partitions; null cancels a reassignment (KIP-455).
 
-One broker holds everything there is, so nothing moves: what asks for the replicas that are there is done already, what
-asks for others is refused. v1: whether the number of replicas may change.
+Reassignment between brokers is not supported: a request for the current replicas succeeds without change, a request for
+others is refused. v1: `allow_replication_factor_change`, which is returned as it was sent.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +14,20 @@ from kbroker.controller.image import Image
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_partition_reassignments as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
+from kbroker.server.requests.error_fields import error_fields
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
 
 def handle(context: Context, request: Request) -> Any:
-    if not allows_cluster(context, request, Operation.ALTER):
-        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Authorization failed.")
+    if not allows_cluster(context, request, AclOperation.ALTER):
+        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     body = request.body
     image = context.controller.image
     return messages.RESPONSE(
@@ -35,20 +37,15 @@ def handle(context: Context, request: Request) -> Any:
             messages.ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _answer(each.partition_index, _refusal(image, topic.name, each.partition_index, each.replicas))
-                    for each in topic.partitions
+                    messages.ReassignablePartitionResponse(
+                        partition_index=partition.partition_index,
+                        **error_fields(_refusal(image, topic.name, partition.partition_index, partition.replicas)),
+                    )
+                    for partition in topic.partitions
                 ],
             )
             for topic in body.topics
         ],
-    )
-
-
-def _answer(index: int, refusal: Refusal | None) -> Any:
-    return messages.ReassignablePartitionResponse(
-        partition_index=index,
-        error_code=0 if refusal is None else refusal.code,
-        error_message=None if refusal is None else refusal.message,
     )
 
 
@@ -59,14 +56,14 @@ def _refusal(image: Image, topic: str, index: int, replicas: Sequence[int] | Non
     if partition is None:
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {topic}:{index}.")
     if replicas is None:
-        return Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is in progress.")
+        return Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
     problem = None
     if not replicas:
-        problem = "The partition is assigned to no broker."
-    elif unknown := [each for each in replicas if each not in image.brokers]:
-        problem = f"The partition is assigned to broker {unknown[0]}, but no such broker is registered."
-    elif len(set(replicas)) < len(replicas):
-        problem = f"The partition is assigned to one broker more than once: {list(replicas)}"
+        problem = "The manual partition assignment includes an empty replica list."
+    elif unknown := [broker_id for broker_id in replicas if broker_id not in image.brokers]:
+        problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+    elif repeated := [broker_id for broker_id, count in Counter(replicas).items() if count > 1]:
+        problem = f"The manual partition assignment includes the broker {repeated[0]} more than once."
     elif tuple(replicas) != partition.replicas:
-        problem = "Replicas cannot move between brokers here."
+        problem = "Reassigning replicas to other brokers is not supported."
     return None if problem is None else Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)

@@ -1,7 +1,7 @@
-"""AlterReplicaLogDirs (34), v0-2: partitions that shall move to another data directory of this broker.
+"""AlterReplicaLogDirs (34), v0-2: moves partitions to another data directory of this broker (KIP-113).
 
-The answer says that the move has begun; DescribeLogDirs tells how far it is. For a partition that is not here the wish
-is remembered until it comes, and still refused, as Kafka does.
+Responds when the moves have begun; DescribeLogDirs shows their progress. For a partition that this broker does not
+host, the directory is remembered for the partition's creation and the response is an error, as in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -12,54 +12,53 @@ from typing import TYPE_CHECKING, Any
 from kbroker.log.directory import DataDirectory
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_replica_log_dirs as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
 
 def handle(context: Context, request: Request) -> Any:
-    if not allows_cluster(context, request, Operation.ALTER):
+    if not allows_cluster(context, request, AclOperation.ALTER):
         return refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
-    directories = {os.path.abspath(each.path): each for each in context.partitions.directories}
+    directories = {os.path.abspath(directory.path): directory for directory in context.log_dirs.directories}
     codes = {
         (topic, index): _move(context, topic, index, path, directories.get(path))
-        for (topic, index), path in _wishes(request).items()
+        for (topic, index), path in _target_paths(request).items()
     }
     return _response(codes)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
-    return _response(dict.fromkeys(_wishes(request), code))
+    return _response(dict.fromkeys(_target_paths(request), code))
 
 
-def _wishes(request: Request) -> dict[tuple[str, int], str]:
+def _target_paths(request: Request) -> dict[tuple[str, int], str]:
     return {
-        (topic.name, index): each.path
-        for each in request.body.dirs
-        for topic in each.topics
+        (topic.name, index): directory.path
+        for directory in request.body.dirs
+        for topic in directory.topics
         for index in topic.partitions
     }
 
 
 def _move(context: Context, topic: str, index: int, path: str, directory: DataDirectory | None) -> int:
-    table = context.partitions
-    if any(gate.is_offline and os.path.abspath(gate.path) == path for gate in table.gates.values()):
+    if any(gate.is_offline and os.path.abspath(gate.path) == path for gate in context.log_dirs.gates.values()):
         return ErrorCode.KAFKA_STORAGE_ERROR
     if directory is None:
         return ErrorCode.LOG_DIR_NOT_FOUND
-    if table.is_offline(topic, index):
+    if context.log_dirs.is_offline(topic, index):
         return ErrorCode.KAFKA_STORAGE_ERROR
-    partition = table.replica(topic, index)
+    partition = context.partitions.replica(topic, index)
     if partition is not None:
-        if table.gates[table.directory_of(partition).path].is_offline:
+        if context.log_dirs.gate_of(partition).is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        return table.moves.begin(partition, directory)
-    table.moves.prefer(topic, index, directory)
+        return context.moves.begin(partition, directory)
+    context.log_dirs.prefer(topic, index, directory)
     if context.controller.image.partition(topic, index) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.REPLICA_NOT_AVAILABLE
@@ -71,6 +70,7 @@ def _response(codes: dict[tuple[str, int], int]) -> Any:
         result = messages.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
         topics.setdefault(topic, []).append(result)
     results = [
-        messages.AlterReplicaLogDirTopicResult(topic_name=name, partitions=each) for name, each in topics.items()
+        messages.AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+        for name, partitions in topics.items()
     ]
     return messages.RESPONSE(results=results)

@@ -1,9 +1,10 @@
-"""ApiVersions (18), v0-4: which APIs and versions are served, from the registry; nothing else is advertised.
+"""ApiVersions (18), v0-4: lists the APIs and versions that the registry serves.
 
-A version that is not known here is answered in the shape of v0, with this API's own range (KIP-511). v3 names the
-client's software, which is checked as Kafka does, and features: `group.version` 1 says that consumer groups (KIP-848)
-are on, `transaction.version` 2 that epochs grow with every transaction (KIP-890). Before v4 a range of features may not
-begin at 0, so it is left out there. The list is the same for everybody, so its bytes are kept.
+An unknown version gets a v0 response with UNSUPPORTED_VERSION and this API's own range (KIP-511). v3: the client's
+software name and version, validated as in Apache Kafka; and features: `group.version` 1 enables consumer groups
+(KIP-848), `transaction.version` 2 means that the producer epoch grows with every transaction (KIP-890). Clients before
+v4 reject a feature range that begins at 0, so supported features are sent from v4 only. The response is the same for
+all clients, so its encoded bytes are cached.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kbroker.protocol.registry import APIS, Api, api
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "handle_unknown_version"]
 
@@ -25,7 +26,7 @@ _API_VERSIONS = 18
 _FEATURES = {"group.version": 1, "transaction.version": 2}
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
-_bodies: dict[tuple[int, bool], bytes] = {}  # by version, and whether there is a cluster; neither ever changes
+_bodies: dict[tuple[int, bool], bytes] = {}  # by version and `is_in_cluster`; entries never become stale
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -36,7 +37,7 @@ def handle(context: Context, request: Request) -> Any:
             return messages.RESPONSE(error_code=ErrorCode.INVALID_REQUEST)
     is_in_cluster = context.member is not None
     if request.route.quotas is not None:
-        return _response(version, is_in_cluster)  # how long to wait is nobody else's
+        return _response(version, is_in_cluster)  # not cached: the throttle time differs for each client
     encoded = _bodies.get((version, is_in_cluster))
     if encoded is None:
         encoded = _bodies[version, is_in_cluster] = request.encode(_response(version, is_in_cluster))
@@ -45,7 +46,7 @@ def handle(context: Context, request: Request) -> Any:
 
 
 def handle_unknown_version(context: Context, request: Request) -> Any:
-    """Dispatch calls this in the place of `handle`, and encodes the answer as v0."""
+    """Called by dispatch instead of `handle`; the response is encoded as v0."""
     return messages.RESPONSE(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(api(_API_VERSIONS))])
 
 
@@ -65,10 +66,10 @@ def _response(version: int, is_in_cluster: bool) -> Any:
 
 
 def _served(is_in_cluster: bool) -> list[Any]:
-    return [_row(each) for each in APIS if each.is_served(is_in_cluster=is_in_cluster)]
+    return [_row(served) for served in APIS if served.is_served(is_in_cluster=is_in_cluster)]
 
 
-def _row(each: Api) -> Any:
-    assert each.serves is not None
-    first, last = each.serves
-    return messages.ApiVersion(api_key=each.key, min_version=first, max_version=last)
+def _row(served: Api) -> Any:
+    assert served.serves is not None
+    first, last = served.serves
+    return messages.ApiVersion(api_key=served.key, min_version=first, max_version=last)

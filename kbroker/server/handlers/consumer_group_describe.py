@@ -1,25 +1,27 @@
-"""ConsumerGroupDescribe (69), v0-1: state, members, what each has and shall have. Classic groups are not found here.
+"""ConsumerGroupDescribe (69), v0-1: returns state, members and assignments of consumer groups (KIP-848).
 
-v1: whether a member speaks the classic protocol.
+Classic groups get GROUP_ID_NOT_FOUND. v1: the type of each member, classic or consumer (KIP-1099).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
-from kbroker.group.consumer_state import ConsumerGroupState
+from kbroker.group.consumer.consumer_state import ConsumerGroupState
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import consumer_group_describe as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.group_requests import find_shard, group_operations
-from kbroker.server.permissions import allows_topic
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_topic
+from kbroker.server.coordinators.group_requests import find_shard, group_operations
+from kbroker.time_slice import respond_in_slices
 
 if TYPE_CHECKING:
-    from kbroker.group.consumer_records import Assignment
-    from kbroker.group.topics import Topics
+    from kbroker.group.consumer.consumer_records import Assignment
+    from kbroker.group.consumer.topics import TopicSource
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
@@ -35,11 +37,17 @@ _TopicPartitions = messages.TopicPartitions.value
 def handle(context: Context, request: Request) -> Any:
     if "consumer" not in context.config.group_coordinator_rebalance_protocols:
         raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
-    return messages.RESPONSE(groups=[_describe(context, request, each) for each in request.body.group_ids])
+    # A group that a request names several times is described once: a small request must not make a huge response.
+    group_ids = dict.fromkeys(request.body.group_ids)
+    return respond_in_slices(context.clock, partial(_describe, context, request), group_ids, _response)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
-    groups = [_Group(group_id=each, error_code=code, error_message=message) for each in request.body.group_ids]
+    group_ids = dict.fromkeys(request.body.group_ids)
+    return _response([_Group(group_id=group_id, error_code=code, error_message=message) for group_id in group_ids])
+
+
+def _response(groups: list[Any]) -> Any:
     return messages.RESPONSE(groups=groups)
 
 
@@ -47,39 +55,44 @@ def _describe(context: Context, request: Request, group_id: str) -> Any:
     if not group_id:
         return _Group(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
     try:
-        driver = find_shard(context, request, Operation.DESCRIBE, group_id)
+        driver = find_shard(context, request, AclOperation.DESCRIBE, group_id)
     except Refusal as refusal:
         return _Group(group_id=group_id, error_code=refusal.code)
     shard = driver.shard
     state = shard.describe_consumers(group_id)
     if state is None:
         is_classic = shard.describe(group_id) is not None
-        message = f"Group {group_id} is of the classic protocol." if is_classic else f"Group {group_id} not found."
+        message = f"Group {group_id} is not a consumer group." if is_classic else f"Group {group_id} not found."
         answer = _Group(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message)
     else:
         answer = _present(group_id, state, shard.topics, shard.default_assignor)
-        names = {part.topic_name for each in answer.members for part in each.assignment.topic_partitions}
-        names |= {part.topic_name for each in answer.members for part in each.target_assignment.topic_partitions}
-        if not all(allows_topic(context, request, Operation.DESCRIBE, each) for each in names):
+        names = {
+            topic.topic_name
+            for member in answer.members
+            for assignment in (member.assignment, member.target_assignment)
+            for topic in assignment.topic_partitions
+        }
+        if not all(allows_topic(context, request, AclOperation.DESCRIBE, name) for name in names):
+            message = "The group has described topic(s) that the client is not authorized to describe."
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            answer = _Group(group_id=group_id, error_code=code, error_message="A topic of it is out of bounds.")
+            answer = _Group(group_id=group_id, error_code=code, error_message=message)
     if request.body.include_authorized_operations:
         answer.authorized_operations = group_operations(context, request, group_id)
     return answer
 
 
-def _present(group_id: str, state: ConsumerGroupState, topics: Topics, default_assignor: str) -> Any:
+def _present(group_id: str, state: ConsumerGroupState, topics: TopicSource, default_assignor: str) -> Any:
     return _Group(
         group_id=group_id,
         group_state=state.status.value,
         group_epoch=state.epoch,
         assignment_epoch=state.target_epoch,
         assignor_name=state.assignor(default_assignor),
-        members=[_member(state, each, topics) for each in state.members],
+        members=[_member(state, member_id, topics) for member_id in state.members],
     )
 
 
-def _member(state: ConsumerGroupState, member_id: str, topics: Topics) -> Any:
+def _member(state: ConsumerGroupState, member_id: str, topics: TopicSource) -> Any:
     member, current = state.members[member_id], state.current(member_id)
     return _Member(
         member_id=member_id,
@@ -96,12 +109,12 @@ def _member(state: ConsumerGroupState, member_id: str, topics: Topics) -> Any:
     )
 
 
-def _assignment(assignment: Assignment, topics: Topics) -> Any:
+def _assignment(assignment: Assignment, topics: TopicSource) -> Any:
     names = topics.image.topic_names_by_id
     return _Assignment(
         topic_partitions=[
-            _TopicPartitions(topic_id=each, topic_name=names[each], partitions=sorted(partitions))
-            for each, partitions in assignment.items()
-            if each in names
+            _TopicPartitions(topic_id=topic_id, topic_name=names[topic_id], partitions=sorted(partitions))
+            for topic_id, partitions in assignment.items()
+            if topic_id in names
         ]
     )

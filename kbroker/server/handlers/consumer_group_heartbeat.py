@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat (68), v0-1: a member of a consumer group lives, says what it has, and learns what to have.
+"""ConsumerGroupHeartbeat (68), v0-1: keeps a member of a consumer group alive and exchanges assignments (KIP-848).
 
-v0: the broker gives a member without an id one. v1: the member makes its own; subscriptions by regular expression.
-Epoch 0 joins, -1 leaves, -2 leaves for a while (a static member that will be back).
+Member epoch 0 joins, -1 leaves, -2 leaves temporarily (static members only). v0: the broker generates a missing member
+id. v1: the client generates its member id (KIP-1082); subscriptions by regular expression.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
-from kbroker.group.assignors import known_assignors
-from kbroker.group.consumer import JOIN, LEAVE, LEAVE_FOR_A_WHILE, Beat
+from kbroker.group.consumer.assignors import known_assignors
+from kbroker.group.consumer.consumer_group import JOIN, LEAVE, LEAVE_TEMPORARILY, HeartbeatRequest
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import consumer_group_heartbeat as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.group_requests import find_shard, group_ticket
-from kbroker.server.permissions import allows_topic
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_topic
+from kbroker.server.coordinators.group_requests import find_shard, pending_response
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
@@ -30,17 +30,17 @@ def handle(context: Context, request: Request) -> None:
     body = request.body
     if "consumer" not in context.config.group_coordinator_rebalance_protocols:
         raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
-    driver = find_shard(context, request, Operation.READ, body.group_id)
+    driver = find_shard(context, request, AclOperation.READ, body.group_id)
     _check(context, request)
 
     def may_see(topic: str) -> bool:
-        return allows_topic(context, request, Operation.DESCRIBE, topic)
+        return allows_topic(context, request, AclOperation.DESCRIBE, topic)
 
     if body.subscribed_topic_names and not all(map(may_see, body.subscribed_topic_names)):
         raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    client_host = f"/{request.client_host}"  # as Java prints an address, for the tools that show it
-    beat = Beat(body, request.client_id or "", client_host, group_ticket(request, refuse), may_see)
-    driver.take(body.group_id, driver.shard.consumer_heartbeat(beat, driver.now()))
+    client_host = f"/{request.client_host}"  # as Java prints an InetAddress: tools show it
+    heartbeat = HeartbeatRequest(body, request.client_id or "", client_host, pending_response(request, refuse), may_see)
+    driver.apply(body.group_id, driver.shard.consumer_heartbeat(heartbeat, driver.now()))
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -48,33 +48,34 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 def _check(context: Context, request: Request) -> None:
-    """What makes no sense whatever the group is at."""
+    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for a request that is invalid in every state of the group."""
     body = request.body
     epoch = body.member_epoch
     if not body.member_id and (request.version >= OWN_ID_SINCE or epoch > JOIN or epoch == LEAVE):
-        raise _invalid("MemberId is empty.")
+        raise _invalid("MemberId can't be empty.")
     for name, value in (("GroupId", body.group_id), ("InstanceId", body.instance_id), ("RackId", body.rack_id)):
         if value == "":
-            raise _invalid(f"{name} is empty.")
+            raise _invalid(f"{name} can't be empty.")
     if epoch == JOIN:
         _check_join(body)
-    elif epoch == LEAVE_FOR_A_WHILE and body.instance_id is None:
-        raise _invalid("Only a member with an InstanceId can leave for a while.")
-    elif epoch < LEAVE_FOR_A_WHILE:
-        raise _invalid(f"There is no MemberEpoch {epoch}.")
+    elif epoch == LEAVE_TEMPORARILY and body.instance_id is None:
+        raise _invalid("InstanceId can't be null.")
+    elif epoch < LEAVE_TEMPORARILY:
+        raise _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
     known = known_assignors(context.config.group_consumer_assignors)
     if body.server_assignor is not None and body.server_assignor not in known:
-        message = f"There is no assignor {body.server_assignor}, only {', '.join(known)}."
+        message = f"ServerAssignor {body.server_assignor} is not supported. Supported assignors: {', '.join(known)}."
         raise Refusal(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
 
 
 def _check_join(body: Any) -> None:
     if body.rebalance_timeout_ms == -1:
-        raise _invalid("Who joins must name a RebalanceTimeoutMs.")
+        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
     if body.topic_partitions is None or body.topic_partitions:
-        raise _invalid("Who joins has no TopicPartitions, and must say so.")
+        raise _invalid("TopicPartitions must be empty when (re-)joining.")
     if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
-        raise _invalid("Who joins must have SubscribedTopicNames or a SubscribedTopicRegex, if only empty ones.")
+        message = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+        raise _invalid(message)
 
 
 def _invalid(message: str) -> Refusal:

@@ -1,6 +1,7 @@
-"""ControlledShutdown (7), v0-3: a broker that is about to stop asks the controller to move its leaderships away.
+"""ControlledShutdown (7), v0-3: moves leadership away from a broker that is about to stop.
 
-Only in a cluster. The answer names the partitions that nobody else can lead. v2: an old incarnation is fenced.
+Served in a cluster only. Responds with the partitions that no other broker can lead. v2: the broker epoch, which fences
+requests of an earlier incarnation (KIP-380).
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kbroker.protocol.messages import controlled_shutdown as messages
-from kbroker.server.between_brokers import member_of
+from kbroker.server.access.between_brokers import member_of
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 

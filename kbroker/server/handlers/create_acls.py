@@ -1,4 +1,4 @@
-"""CreateAcls (30), v0-3: refused, ACL by ACL, as there is no authorizer that would heed them."""
+"""CreateAcls (30), v0-3: refuses each ACL with SECURITY_DISABLED, because kbroker has no authorizer (KIP-140)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.protocol.messages import create_acls as messages
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 

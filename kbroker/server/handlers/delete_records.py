@@ -1,7 +1,7 @@
-"""DeleteRecords (21), v0-2: records before an offset are no longer wanted; -1 stands for the high watermark.
+"""DeleteRecords (21), v0-2: deletes the records before an offset; offset -1 means the high watermark (KIP-107).
 
-Raises the log's start, at once and in order with all else; files go with the next look at retention. Answers with the
-low watermark: the first offset that any replica has that is alive. Followers are waited for, without a task.
+Advances the log start offset at once; retention removes the segment files later. Responds with the low watermark, the
+smallest log start offset of all live replicas, when followers have advanced theirs or the timeout has passed.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from kbroker.errors import StorageFailure
 from kbroker.names import is_internal_topic
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_records as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.hosted_partition import hosted_partition
-from kbroker.server.permissions import allows_topic
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_topic
+from kbroker.server.requests.delayed_operation import DelayedOperation
+from kbroker.server.topics.hosted_partition import hosted_partition
 
 if TYPE_CHECKING:
-    from kbroker.replication.leadership import Leadership
+    from kbroker.replication.leader_state import LeaderState
     from kbroker.replication.partition import Partition
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
 INVALID_LOW_WATERMARK: Final = -1
 
-Waiting = list[tuple["Partition", "Leadership", Any]]
-"""Partitions whose followers still have what was deleted, and the answers."""
+Waiting = list[tuple["Partition", "LeaderState", Any]]
+"""Partitions whose followers have not yet advanced their log start offset, with the results to complete."""
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -41,7 +42,7 @@ def handle(context: Context, request: Request) -> Any:
     )
     if not waiting:
         return response
-    _Parked(context, request, response, waiting)
+    DelayedDeleteRecords(context, request, response, waiting)
     return None
 
 
@@ -49,7 +50,8 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     return messages.RESPONSE(
         topics=[
             messages.DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_failure(each.partition_index, code) for each in topic.partitions]
+                name=topic.name,
+                partitions=[_failure(partition.partition_index, code) for partition in topic.partitions],
             )
             for topic in request.body.topics
         ]
@@ -57,11 +59,12 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 def _topic(context: Context, request: Request, topic: Any, waiting: Waiting) -> list[Any]:
-    if not allows_topic(context, request, Operation.DELETE, topic.name):
-        return [_failure(each.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in topic.partitions]
-    # A partition that is named twice gets one answer, for what was said last.
-    wanted = {each.partition_index: each.offset for each in topic.partitions}
-    return [_delete(context, topic.name, index, offset, waiting) for index, offset in wanted.items()]
+    if not allows_topic(context, request, AclOperation.DELETE, topic.name):
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return [_failure(partition.partition_index, code) for partition in topic.partitions]
+    # A partition that is named twice gets one result, for its last offset.
+    offsets = {partition.partition_index: partition.offset for partition in topic.partitions}
+    return [_delete(context, topic.name, index, offset, waiting) for index, offset in offsets.items()]
 
 
 def _delete(context: Context, name: str, index: int, offset: int, waiting: Waiting) -> Any:
@@ -70,10 +73,10 @@ def _delete(context: Context, name: str, index: int, offset: int, waiting: Waiti
         return _failure(index, partition)
     if is_internal_topic(name):
         return _failure(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    if not partition.log.config.is_deleted:
+    if not partition.log_handle.config.is_deleted:
         return _failure(index, ErrorCode.POLICY_VIOLATION)
     try:
-        outcome = partition.log.delete_records_before(offset)
+        outcome = partition.gate.with_reserve(partition.log.delete_records_before, offset)
     except StorageFailure:
         return _failure(index, ErrorCode.KAFKA_STORAGE_ERROR)
     if outcome is None:
@@ -90,23 +93,21 @@ def _failure(index: int, code: int) -> Any:
     )
 
 
-class _Parked:
-    """A request whose records are deleted here, and not yet by every follower."""
+class DelayedDeleteRecords:
+    """DeleteRecords request that waits for followers: the leader has deleted the records."""
 
-    __slots__ = ("_deadline", "_left", "_request", "_response")
+    __slots__ = ("_operation",)
 
     def __init__(self, context: Context, request: Request, response: Any, waiting: Waiting) -> None:
-        self._request = request
-        self._response = response
-        self._left = {id(answer): answer for _, _, answer in waiting}
-        self._deadline = context.deadlines.add(max(request.body.timeout_ms, 0) / 1000, self._on_timeout)
-        request.slot.on_cancel = self._deadline.cancel
+        answers = [answer for _, _, answer in waiting]
+        self._operation = DelayedOperation(context, request, response, answers, _time_out)
         for partition, leadership, answer in waiting:
-            leadership.wait_log_starts(partial(self._is_over, partition, leadership, answer, answer.low_watermark))
+            leadership.when_log_starts(partial(self._try_complete, partition, leadership, answer, answer.low_watermark))
 
-    def _is_over(self, partition: Partition, leadership: Leadership, answer: Any, offset: int) -> bool:
-        if id(answer) not in self._left:
-            return True  # its time was up
+    def _try_complete(self, partition: Partition, leadership: LeaderState, answer: Any, offset: int) -> bool:
+        """Whether the wait is over: every live replica has deleted the records, or this broker leads no longer."""
+        if not self._operation.is_pending(answer):
+            return True  # expired
         low_watermark = leadership.low_watermark()
         if partition.leadership is not leadership:
             answer.error_code, answer.low_watermark = ErrorCode.NOT_LEADER_OR_FOLLOWER, INVALID_LOW_WATERMARK
@@ -114,14 +115,9 @@ class _Parked:
             return False
         else:
             answer.low_watermark = low_watermark
-        del self._left[id(answer)]
-        if not self._left:
-            self._deadline.cancel()
-            self._request.reply(self._response)
+        self._operation.complete(answer)
         return True
 
-    def _on_timeout(self) -> None:
-        left, self._left = self._left, {}
-        for answer in left.values():
-            answer.error_code, answer.low_watermark = ErrorCode.REQUEST_TIMED_OUT, INVALID_LOW_WATERMARK
-        self._request.reply(self._response)
+
+def _time_out(answer: Any) -> None:
+    answer.error_code, answer.low_watermark = ErrorCode.REQUEST_TIMED_OUT, INVALID_LOW_WATERMARK

@@ -1,7 +1,8 @@
-"""DeleteTopics (20), v0-6: topics that shall go, by name, or from v6 on by id.
+"""DeleteTopics (20), v0-6: deletes topics by name, or by id (KIP-516).
 
-Where the config forbids deletion, clients before v3 are told INVALID_REQUEST: they do not know the right code. A topic
-that is named twice, or by its name and by its id, is left alone.
+If the config disables deletion, clients before v3 get INVALID_REQUEST, because they do not know
+TOPIC_DELETION_DISABLED. A topic that is named twice, or by name and by id, is not deleted. Before v5, a client over its
+quota is throttled but not refused (KIP-599). v6: topic ids.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kbroker.controller.image import Image, Topic
+from kbroker.controller.image import Image, TopicImage
 from kbroker.errors import Refusal
 from kbroker.names import ZERO_UUID
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_topics as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_topic
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_topic
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
@@ -28,8 +29,8 @@ DELETION_DISABLED_SINCE: Final = 3
 THROTTLING_SINCE: Final = 5
 
 
-class _Wanted(NamedTuple):
-    """A topic as the client names it: by one of the two, or wrongly by both or none."""
+class _TopicKey(NamedTuple):
+    """Topic as the client names it: a valid key has either a name or an id other than ZERO_UUID."""
 
     name: str | None
     topic_id: bytes
@@ -40,53 +41,53 @@ async def handle(context: Context, request: Request) -> Any:
         if request.version < DELETION_DISABLED_SINCE:
             raise Refusal(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
         raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-    counts = Counter(_wanted(request))
+    counts = Counter(_topic_keys(request))
     image = context.controller.image
-    results: dict[_Wanted, Any] = {}
-    doomed: dict[bytes, list[_Wanted]] = {}
-    for wanted, count in counts.items():
-        outcome = _look_up(context, request, image, wanted, count)
-        if isinstance(outcome, Topic):
-            doomed.setdefault(outcome.id, []).append(wanted)
-            results[wanted] = _result(outcome.name, outcome.id)
+    results: dict[_TopicKey, Any] = {}
+    keys_by_id: dict[bytes, list[_TopicKey]] = {}
+    for key, count in counts.items():
+        outcome = _look_up(context, request, image, key, count)
+        if isinstance(outcome, TopicImage):
+            keys_by_id.setdefault(outcome.id, []).append(key)
+            results[key] = _result(outcome.name, outcome.id)
         else:
-            results[wanted] = outcome
-    for by in doomed.values():
-        if len(by) > 1:
+            results[key] = outcome
+    for keys in keys_by_id.values():
+        if len(keys) > 1:
             text = "The provided topic name maps to an ID that was already supplied."
-            results.update({each: _result(*each, ErrorCode.INVALID_REQUEST, text) for each in by})
-    single = {topic_id: by[0] for topic_id, by in doomed.items() if len(by) == 1}
+            results.update({key: _result(*key, ErrorCode.INVALID_REQUEST, text) for key in keys})
+    to_delete = {topic_id: keys[0] for topic_id, keys in keys_by_id.items() if len(keys) == 1}
     if request.route.quotas is not None:
-        for topic_id, wanted in list(single.items()):
+        for topic_id, key in list(to_delete.items()):
             topic = image.topics[image.topic_names_by_id[topic_id]]
             refusal = request.route.quotas.mutation_refusal(
                 request, len(topic.partitions), is_strict=request.version >= THROTTLING_SINCE
             )
             if refusal is not None:
-                results[wanted] = _result(topic.name, topic_id, refusal.code, refusal.message)
-                del single[topic_id]
-    outcomes = await context.controller.delete_topics(list(single)) if single else []
-    for wanted, outcome in zip(single.values(), outcomes, strict=True):
+                results[key] = _result(topic.name, topic_id, refusal.code, refusal.message)
+                del to_delete[topic_id]
+    outcomes = await context.controller.delete_topics(list(to_delete)) if to_delete else []
+    for key, outcome in zip(to_delete.values(), outcomes, strict=True):
         if isinstance(outcome, Refusal):
-            # Somebody else was quicker: by name it is an unknown name.
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if wanted.name is not None else outcome.code
-            results[wanted] = _result(wanted.name, wanted.topic_id, code, outcome.message)
+            # Another request deleted the topic in the meantime. A client that named it by name gets the name's error.
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key.name is not None else outcome.code
+            results[key] = _result(key.name, key.topic_id, code, outcome.message)
     return messages.RESPONSE(responses=list(results.values()))
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
-    return messages.RESPONSE(responses=[_result(each.name, each.topic_id, code, message) for each in _wanted(request)])
+    return messages.RESPONSE(responses=[_result(*key, code, message) for key in _topic_keys(request)])
 
 
-def _wanted(request: Request) -> list[_Wanted]:
+def _topic_keys(request: Request) -> list[_TopicKey]:
     if request.version >= IDS_SINCE:
-        return [_Wanted(each.name, each.topic_id) for each in request.body.topics]
-    return [_Wanted(name, ZERO_UUID) for name in request.body.topic_names]
+        return [_TopicKey(topic.name, topic.topic_id) for topic in request.body.topics]
+    return [_TopicKey(name, ZERO_UUID) for name in request.body.topic_names]
 
 
-def _look_up(context: Context, request: Request, image: Image, wanted: _Wanted, count: int) -> Topic | Any:
-    """The topic, or the result that refuses it."""
-    name, topic_id = wanted
+def _look_up(context: Context, request: Request, image: Image, key: _TopicKey, count: int) -> TopicImage | Any:
+    """Returns the topic, or the result with an error."""
+    name, topic_id = key
     if name is None and topic_id == ZERO_UUID:
         return _result(None, ZERO_UUID, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if name is not None and topic_id != ZERO_UUID:
@@ -97,12 +98,13 @@ def _look_up(context: Context, request: Request, image: Image, wanted: _Wanted, 
     topic = image.topic(name) if name is not None else image.topic_by_id(topic_id)
     known_name = topic.name if topic is not None else name
     if known_name is None:
-        return _result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
-    if not allows_topic(context, request, Operation.DESCRIBE, known_name):
-        return _result(name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # by id, the name is not told
+        return _result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    if not allows_topic(context, request, AclOperation.DESCRIBE, known_name):
+        return _result(name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # must not reveal the name of a topic id
     if topic is None:
-        return _result(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no topic of this name.")
-    if not allows_topic(context, request, Operation.DELETE, known_name):
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _result(name, ZERO_UUID, code, "This server does not host this topic-partition.")
+    if not allows_topic(context, request, AclOperation.DELETE, known_name):
         return _result(known_name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return topic
 

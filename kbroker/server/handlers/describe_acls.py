@@ -1,4 +1,4 @@
-"""DescribeAcls (29), v0-3: without an authorizer there are no ACLs, and that is said: tools know what to do with it."""
+"""DescribeAcls (29), v0-3: responds SECURITY_DISABLED, because kbroker has no authorizer (KIP-140)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 

@@ -1,6 +1,7 @@
-"""DescribeCluster (60), v0-2: the cluster's id, its controller, and its brokers as seen from the listener asked.
+"""DescribeCluster (60), v0-2: returns the cluster id, the controller and the brokers of a listener (KIP-700).
 
-v1: brokers or controllers; there is no endpoint for controllers here. v2: brokers that are fenced too; none ever is.
+v1: the endpoint type; only brokers are supported, because kbroker has no controller listeners (KIP-919). v2: fenced
+brokers; kbroker has none (KIP-1073).
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_cluster as messages
-from kbroker.server.authorized_operations import cluster_operations
+from kbroker.server.access.authorized_operations import cluster_operations
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
@@ -25,7 +26,7 @@ CONTROLLERS: Final = 2
 def handle(context: Context, request: Request) -> Any:
     _check_endpoint_type(request.body.endpoint_type)
     image = context.controller.image
-    endpoints = ((each, each.endpoint(request.listener_name)) for each in image.brokers.values())
+    endpoints = ((broker, broker.endpoint(request.listener_name)) for broker in image.brokers.values())
     response = messages.RESPONSE(
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
@@ -44,6 +45,7 @@ def handle(context: Context, request: Request) -> Any:
 
 def _check_endpoint_type(endpoint_type: int) -> None:
     if endpoint_type == CONTROLLERS:
-        raise Refusal(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is an endpoint of brokers, not of controllers.")
+        message = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        raise Refusal(ErrorCode.MISMATCHED_ENDPOINT_TYPE, message)
     if endpoint_type != BROKERS:
         raise Refusal(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {endpoint_type}")

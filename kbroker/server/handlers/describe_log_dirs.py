@@ -1,8 +1,8 @@
-"""DescribeLogDirs (35), v0-4: the data directories, and how large the logs in them are.
+"""DescribeLogDirs (35), v0-4: returns the data directories and the sizes of the logs in them (KIP-113).
 
-Null asks for every partition. v3: an error for all of it; v4: how large each file system is, and how much is free.
-A partition on its way to another directory is told from both, as a future one where it goes to.
-A log that nobody has used since the start is measured by its files, in a thread, and stays unread.
+Null topics mean all partitions. v3: a top-level error code. v4: total and usable bytes of each volume (KIP-827). A
+partition that is moving to another directory is listed in both, in the target as a future replica. A log that has not
+been loaded is measured by its files, in a thread, and stays unloaded.
 """
 
 from __future__ import annotations
@@ -14,47 +14,48 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from kbroker.clock import Clock
 from kbroker.errors import StorageFailure
 from kbroker.log.directory import DataDirectory
-from kbroker.log.filesystem import FileSystem
+from kbroker.log.files.filesystem import FileSystem
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_log_dirs as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
+from kbroker.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
 Key = tuple[str, int]
 
-_SLICE: Final = 500  # logs that are measured before others have their turn
 _UNKNOWN_SPACE: Final = (-1, -1)
 
 
 async def handle(context: Context, request: Request) -> Any:
-    if not allows_cluster(context, request, Operation.DESCRIBE):
-        # Versions that have no place for the error say it by an empty list.
+    if not allows_cluster(context, request, AclOperation.DESCRIBE):
+        # Before v3 the response has no error code: the empty list of directories reports the error.
         return messages.RESPONSE(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted = None
     if request.body.topics is not None:
-        wanted = {(each.topic, index) for each in request.body.topics for index in each.partitions}
-    directories = {each.path: each for each in context.partitions.directories}
+        wanted = {(topic.topic, index) for topic in request.body.topics for index in topic.partitions}
+    directories = {directory.path: directory for directory in context.log_dirs.directories}
     return messages.RESPONSE(
         results=[
             messages.DescribeLogDirsResult(log_dir=_absolute(path), error_code=ErrorCode.KAFKA_STORAGE_ERROR)
             if gate.is_offline
             else await _result(context, directories[path], wanted)
-            for path, gate in context.partitions.gates.items()
+            for path, gate in context.log_dirs.gates.items()
         ]
     )
 
 
 async def _result(context: Context, directory: DataDirectory, wanted: Collection[Key] | None) -> Any:
-    sizes = await _sizes(directory, [key for key in directory.logs if wanted is None or key in wanted])
-    futures = [each for each in context.partitions.moves.futures_in(directory) if wanted is None or each[:2] in wanted]
+    sizes = await _sizes(context.clock, directory, [key for key in directory.logs if wanted is None or key in wanted])
+    futures = [future for future in context.moves.futures_in(directory) if wanted is None or future[:2] in wanted]
     total, usable = await trio.to_thread.run_sync(_space, directory.path)
     topics: dict[str, list[Any]] = {}
     for (topic, index), size in sizes.items():
@@ -70,9 +71,9 @@ async def _result(context: Context, directory: DataDirectory, wanted: Collection
         topics.setdefault(future.topic, []).append(partition)
     return messages.DescribeLogDirsResult(
         log_dir=_absolute(directory.path),
-        topics=[messages.DescribeLogDirsTopic(name=name, partitions=each) for name, each in topics.items()],
+        topics=[messages.DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
         total_bytes=total,
-        usable_bytes=usable,
+        usable_bytes=0 if context.log_dirs.gates[directory.path].is_full else usable,
     )
 
 
@@ -80,21 +81,21 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
-async def _sizes(directory: DataDirectory, keys: list[Key]) -> dict[Key, int]:
+async def _sizes(clock: Clock, directory: DataDirectory, keys: list[Key]) -> dict[Key, int]:
     sizes: dict[Key, int] = {}
-    unread: list[Key] = []
-    for place, key in enumerate(keys):
-        log = directory.logs.get(key)  # None: deleted while others had their turn
-        if log is not None and log.is_loaded:
+    unloaded: list[Key] = []
+    time_slice = TimeSlice(clock)
+    for key in keys:
+        handle = directory.logs.get(key)  # None: deleted during a checkpoint below
+        if handle is not None and (log := handle.opened) is not None:
             sizes[key] = log.size_bytes
-        elif log is not None:
-            unread.append(key)
-        if place % _SLICE == _SLICE - 1:
-            await trio.lowlevel.checkpoint()
-    if unread:
-        paths = [directory.path_of(*key) for key in unread]
+        elif handle is not None:
+            unloaded.append(key)
+        await time_slice.checkpoint_if_over()
+    if unloaded:
+        paths = [directory.path_of(*key) for key in unloaded]
         measured = await trio.to_thread.run_sync(_sizes_on_disk, directory.files.filesystem, paths)
-        sizes.update((key, size) for key, size in zip(unread, measured, strict=True) if size is not None)
+        sizes.update((key, size) for key, size in zip(unloaded, measured, strict=True) if size is not None)
     return sizes
 
 
@@ -103,7 +104,7 @@ def _sizes_on_disk(filesystem: FileSystem, paths: list[str]) -> list[int | None]
 
 
 def _size_on_disk(filesystem: FileSystem, path: str) -> int | None:
-    """None for a log that is gone in the meantime."""
+    """Returns None for a log that was deleted in the meantime."""
     try:
         names = [name for name in filesystem.list_names(path) if name.endswith(".log")]
         return sum(filesystem.size(f"{path}/{name}") for name in names)

@@ -1,4 +1,7 @@
-"""DescribeTransactions (65), v0: what transactional ids are in the middle of (KIP-664)."""
+"""DescribeTransactions (65), v0: returns the state of transactional ids and their open transactions (KIP-664).
+
+Partitions of topics that the client may not describe are left out.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,24 @@ from typing import TYPE_CHECKING, Any
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_transactions as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_topic, allows_transactional_id
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_topic, allows_transactional_id
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
 
 def handle(context: Context, request: Request) -> Any:
-    described = [_describe(context, request, each) for each in request.body.transactional_ids]
-    return messages.RESPONSE(transaction_states=described)
+    states = [_describe(context, request, transactional_id) for transactional_id in request.body.transactional_ids]
+    return messages.RESPONSE(transaction_states=states)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
-    return messages.RESPONSE(transaction_states=[_failure(each, code) for each in request.body.transactional_ids])
+    states = [_failure(transactional_id, code) for transactional_id in request.body.transactional_ids]
+    return messages.RESPONSE(transaction_states=states)
 
 
 def _failure(transactional_id: str, code: int) -> Any:
@@ -31,12 +35,12 @@ def _failure(transactional_id: str, code: int) -> Any:
 
 
 def _describe(context: Context, request: Request, transactional_id: str) -> Any:
-    if not allows_transactional_id(context, request, Operation.DESCRIBE, transactional_id):
+    if not allows_transactional_id(context, request, AclOperation.DESCRIBE, transactional_id):
         return _failure(transactional_id, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not transactional_id:
         return _failure(transactional_id, ErrorCode.INVALID_REQUEST)
     try:
-        found = context.transactions.find(transactional_id).shard.transactions.get(transactional_id)
+        found = context.transactions.shards.find(transactional_id).shard.transactions.get(transactional_id)
     except Refusal as refusal:
         return _failure(transactional_id, refusal.code)
     if found is None:
@@ -51,6 +55,6 @@ def _describe(context: Context, request: Request, transactional_id: str) -> Any:
         topics=[
             messages.TopicData(topic=topic, partitions=indexes)
             for topic, indexes in found.by_topic().items()
-            if allows_topic(context, request, Operation.DESCRIBE, topic)
+            if allows_topic(context, request, AclOperation.DESCRIBE, topic)
         ],
     )

@@ -1,7 +1,7 @@
-"""ElectLeaders (43), v0-2: leadership back to the preferred replicas, or to any replica if the rest is lost.
+"""ElectLeaders (43), v0-2: elects the preferred replica as leader, or any live replica (unclean) (KIP-183, KIP-460).
 
-v1: the type of election, and an error for all of it. Null asks for every partition: those where nothing was to be done
-are left out of the answer then.
+v1: the election type, and a top-level error code. Null partitions mean all partitions; the response then leaves out
+partitions with ELECTION_NOT_NEEDED.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from kbroker.controller.image import Image
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import elect_leaders as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
+from kbroker.server.requests.error_fields import error_fields
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
@@ -28,45 +29,43 @@ UNCLEAN: Final = 1
 
 async def handle(context: Context, request: Request) -> Any:
     body = request.body
-    if not allows_cluster(context, request, Operation.ALTER):
-        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Authorization failed.")
+    if not allows_cluster(context, request, AclOperation.ALTER):
+        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     if body.election_type not in (PREFERRED, UNCLEAN):
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown election type {body.election_type}")
-    asked = body.topic_partitions
-    wanted = None if asked is None else [(each.topic, index) for each in asked for index in each.partitions]
-    outcomes = await context.controller.elect(wanted, is_unclean=body.election_type == UNCLEAN)
-    if asked is None:
-        return messages.RESPONSE(replica_election_results=_news(context.controller.image, outcomes))
+    topics = body.topic_partitions
+    partitions = None if topics is None else [(topic.topic, index) for topic in topics for index in topic.partitions]
+    outcomes = await context.controller.elect(partitions, is_unclean=body.election_type == UNCLEAN)
+    if topics is None:
+        return messages.RESPONSE(replica_election_results=_needed_elections(context.controller.image, outcomes))
     return messages.RESPONSE(
         replica_election_results=[
-            _topic(each.topic, [(index, outcomes[each.topic, index]) for index in each.partitions]) for each in asked
+            _topic(topic.topic, [(index, outcomes[topic.topic, index]) for index in topic.partitions])
+            for topic in topics
         ]
     )
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
     refusal = Refusal(code, message)
-    asked = request.body.topic_partitions or ()
-    results = [_topic(each.topic, [(index, refusal) for index in each.partitions]) for each in asked]
+    topics = request.body.topic_partitions or ()
+    results = [_topic(topic.topic, [(index, refusal) for index in topic.partitions]) for topic in topics]
     return messages.RESPONSE(error_code=code, replica_election_results=results)
 
 
-def _news(image: Image, outcomes: Mapping[tuple[str, int], Refusal | None]) -> list[Any]:
-    """Of all partitions: those that have a new leader, or should have and have not."""
-    told: dict[str, list[tuple[int, Refusal | None]]] = {name: [] for name in image.topics}
+def _needed_elections(image: Image, outcomes: Mapping[tuple[str, int], Refusal | None]) -> list[Any]:
+    """Returns results for partitions that needed an election; every topic is listed, some without partitions."""
+    needed: dict[str, list[tuple[int, Refusal | None]]] = {name: [] for name in image.topics}
     for (name, index), outcome in outcomes.items():
         if outcome is None or outcome.code != ErrorCode.ELECTION_NOT_NEEDED:
-            told.setdefault(name, []).append((index, outcome))
-    return [_topic(name, results) for name, results in told.items()]
+            needed.setdefault(name, []).append((index, outcome))
+    return [_topic(name, results) for name, results in needed.items()]
 
 
 def _topic(name: str, outcomes: Sequence[tuple[int, Refusal | None]]) -> Any:
     return messages.ReplicaElectionResult(
         topic=name,
         partition_result=[
-            messages.PartitionResult(partition_id=index, error_message=None)
-            if outcome is None
-            else messages.PartitionResult(partition_id=index, error_code=outcome.code, error_message=outcome.message)
-            for index, outcome in outcomes
+            messages.PartitionResult(partition_id=index, **error_fields(outcome)) for index, outcome in outcomes
         ],
     )

@@ -1,7 +1,8 @@
-"""EndTxn (26), v0-5: commits or aborts a transaction. The answer says that it is decided; markers follow at once.
+"""EndTxn (26), v0-5: commits or aborts a transaction; responds when the decision is committed (KIP-98).
 
-v2: PRODUCER_FENCED, INVALID_PRODUCER_EPOCH before. v5: the producer goes on with the id and epoch in the answer, so
-that nothing sent late can end its next transaction (KIP-890).
+The coordinator writes the markers after that. Before v2, PRODUCER_FENCED is sent as INVALID_PRODUCER_EPOCH (KIP-588).
+v5: the response has the producer id and epoch for the next transaction, so that a delayed request cannot end it
+(KIP-890).
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.protocol.messages import end_txn as messages
-from kbroker.server.transaction_requests import find_transaction, known_error, step_ticket
-from kbroker.transaction.step import NeedsProducerId, Step
+from kbroker.server.coordinators.transaction_requests import find_transaction, known_error, pending_transaction
+from kbroker.transaction.result import NeedsProducerId, TransactionResult
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
 FENCED_SINCE: Final = 2
-BUMPS_SINCE: Final = 5
+EPOCH_BUMP_SINCE: Final = 5
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -36,21 +37,21 @@ async def _end_with_new_id(context: Context, request: Request) -> Any:
 def _end(context: Context, request: Request, new_id: int | None) -> Any:
     body = request.body
     driver = find_transaction(context, request, body.transactional_id)
-    step = driver.shard.end(
+    result = driver.shard.end(
         body.transactional_id,
         body.producer_id,
         body.producer_epoch,
         is_commit=body.committed,
         now_ms=driver.now_ms(),
-        client_version=2 if request.version >= BUMPS_SINCE else 0,
+        client_version=2 if request.version >= EPOCH_BUMP_SINCE else 0,
         new_id=new_id,
     )
-    driver.take(body.transactional_id, step, step_ticket(request, _respond, _refuse))
+    driver.apply(body.transactional_id, result, pending_transaction(request, _respond, _refuse))
 
 
-def _respond(request: Request, step: Step) -> Any:
-    code = known_error(step.error, request, FENCED_SINCE)
-    return messages.RESPONSE(error_code=code, producer_id=step.producer_id, producer_epoch=step.producer_epoch)
+def _respond(request: Request, result: TransactionResult) -> Any:
+    code = known_error(result.error, request, FENCED_SINCE)
+    return messages.RESPONSE(error_code=code, producer_id=result.producer_id, producer_epoch=result.producer_epoch)
 
 
 def _refuse(request: Request, code: int, message: str | None) -> Any:

@@ -1,6 +1,7 @@
-"""Envelope (58), v0: a broker of Apache Kafka's forwards what a client made it do: topics that come by being asked for.
+"""Envelope (58), v0: handles a CreateTopics request that a broker of Apache Kafka forwards for its client (KIP-590).
 
-Only in a cluster, and on the controller. Nothing but CreateTopics is taken from an envelope.
+Served in a cluster only, by the controller. Kafka brokers forward automatic topic creation this way. Other APIs in an
+envelope are refused.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.headers import REQUEST_HEADER
 from kbroker.protocol.messages import envelope as messages
 from kbroker.protocol.registry import api
-from kbroker.server.between_brokers import member_of
-from kbroker.server.request import Request, Route, read_request
+from kbroker.server.access.between_brokers import member_of
+from kbroker.server.requests.request import Request, Route, read_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +49,12 @@ async def handle(context: Context, request: Request) -> Any:
 
 def _route(data: bytes, handler: Any) -> Route:
     if len(data) < 4:
-        raise PeerError("an envelope with next to nothing inside")
+        raise PeerError("Envelope request is too short")
     key, version = struct.unpack_from(">hh", data)
     assert CREATE_TOPICS.serves is not None
     first, last = CREATE_TOPICS.serves
     if key != CREATE_TOPICS.key or not first <= version <= last:
-        raise PeerError(f"an envelope with API {key} v{version} inside")
+        raise PeerError(f"API {key} v{version} cannot be sent in an Envelope request")
     return Route(
         CREATE_TOPICS,
         version,
@@ -73,7 +74,7 @@ def _fail(_request: Request, error: Exception) -> None:
 
 
 class _InnerSlot:
-    """Keeps the answer to what was inside, for the envelope that goes back."""
+    """Collects the inner response, which the Envelope response then carries. Replaces a RequestSlot."""
 
     is_cancelled = False
 

@@ -1,45 +1,55 @@
-"""Fetch (1): reads are ranges of files; a fetch that finds too little waits on its partitions, without a task.
+"""Fetch (1), v0-18: reads ranges of files. A fetch below min_bytes waits for its partitions, without a task.
 
-Whole fetch -> read every partition -> enough, an error, or no time to wait: answer. Otherwise the fetch is parked: each
-partition tells it how many bytes have become visible, and it reads again when enough are there or its time is up.
-A follower sees the log to its end, and what it asks for tells the leader what it has.
+Reads every partition. Responds if there are min_bytes or an error, or if max_wait_ms is 0. Otherwise it is delayed:
+each partition reports how many bytes have become visible, and the fetch reads again when enough are visible or at its
+timeout. A follower reads to the log end offset; its fetch offset is also its acknowledgement of all records before.
 Hot path: no object for each record, one FileSlice for each partition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import StorageFailure
-from kbroker.log.file_slice import FileSlice
+from kbroker.log.files.file_slice import FileSlice
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.legacy_message_set import convert_down
 from kbroker.protocol.messages import fetch as messages
 from kbroker.protocol.record_batch import InvalidBatch
-from kbroker.server.authorization import Operation, ResourceType
-from kbroker.server.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchTarget, TopicKey
-from kbroker.server.hosted_partition import absence
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation, ResourceType
+from kbroker.server.access.permissions import allows_cluster
+from kbroker.server.requests.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchTarget, TopicKey
+from kbroker.server.topics.hosted_partition import absence
 
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
     from kbroker.server.context import Context
-    from kbroker.server.deadlines import Deadline
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
+    from kbroker.server.wire.deadlines import Deadline
 
-__all__ = ["CONSUMER", "READ_COMMITTED", "TOPIC_IDS_SINCE", "handle", "plain_answer", "refusal", "refuse", "replica_id"]
+__all__ = [
+    "CONSUMER",
+    "READ_COMMITTED",
+    "TOPIC_IDS_SINCE",
+    "handle",
+    "plain_answer",
+    "refusal",
+    "refuse",
+    "replica_id",
+    "session_answer",
+]
 
-READ_COMMITTED = 1
-CONSUMER = -1
-DEBUG_REPLICA = -2
-ZSTD_SINCE = 10
-TOPIC_IDS_SINCE = 13
-_OVERHEAD = 60  # about what a partition weighs in the answer, beside its records
+READ_COMMITTED: Final = 1
+CONSUMER: Final = -1
+DEBUG_REPLICA: Final = -2
+ZSTD_SINCE: Final = 10
+TOPIC_IDS_SINCE: Final = 13
+_OVERHEAD: Final = 60  # approximate bytes of a partition in the response, without its records
 
-_new_response = messages.RESPONSE.maker()
-_new_topic_response = messages.FetchableTopicResponse.maker()
-_new_partition_data = messages.PartitionData.maker()
+_new_response: Final = messages.RESPONSE.maker()
+_new_topic_response: Final = messages.FetchableTopicResponse.maker()
+_new_partition_data: Final = messages.PartitionData.maker()
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -59,7 +69,7 @@ def handle(context: Context, request: Request) -> Any:
     is_enough = fetch.read()
     if is_enough or body.max_wait_ms <= 0 or not targets:
         return fetch.response()
-    fetch.park()
+    fetch.delay()
     return None
 
 
@@ -70,7 +80,7 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
         responses=[
             _new_topic_response(
                 topic=topic.topic,
-                partitions=[_failure(each.partition, code) for each in topic.partitions],
+                partitions=[_failure(asked.partition, code) for asked in topic.partitions],
             )
             for topic in request.body.topics
         ]
@@ -78,7 +88,7 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 def refusal(request: Request, partition: Partition, leader_epoch: int) -> ErrorCode:
-    """What forbids to read from this partition at all, whatever the offset."""
+    """Returns the error that forbids reading from this partition at any offset; NONE if it may be read."""
     code = partition.check_leader_epoch(leader_epoch)
     if code:
         return code
@@ -90,7 +100,7 @@ def refusal(request: Request, partition: Partition, leader_epoch: int) -> ErrorC
 def plain_answer(
     request: Request, high_watermark: int, last_stable_offset: int, log_start_offset: int, records: bytes
 ) -> Any:
-    """The answer to a request without a session for one topic, and of it one partition."""
+    """Returns the response to a request for one partition, without a fetch session."""
     (topic,) = request.body.topics
     data = _new_partition_data(
         partition_index=topic.partitions[0].partition,
@@ -101,6 +111,12 @@ def plain_answer(
         records=records,
     )
     return _new_response(responses=[_new_topic_response(topic=topic.topic, topic_id=topic.topic_id, partitions=[data])])
+
+
+def session_answer(request: Request, session_id: int, topic_id: bytes, **partition: Any) -> Any:
+    """Returns the response with one partition, whose members are given, in a version that names topics by their id."""
+    data = _new_partition_data(aborted_transactions=_no_aborts(request), **partition)
+    return _new_response(session_id=session_id, responses=[_new_topic_response(topic_id=topic_id, partitions=[data])])
 
 
 def _no_aborts(request: Request) -> list[Any] | None:
@@ -119,13 +135,19 @@ def _open_session(context: Context, request: Request) -> FetchSession | ErrorCod
     if body.session_epoch == INITIAL_EPOCH:
         if body.session_id:
             context.fetch_sessions.end(body.session_id)
-        return context.fetch_sessions.begin(_targets(request), uses_topic_ids=uses_topic_ids)
-    session = context.fetch_sessions.resume(body.session_id, body.session_epoch, uses_topic_ids=uses_topic_ids)
-    if isinstance(session, FetchSession):
-        session.update(
-            ((_key(topic, request), each) for topic in body.topics for each in topic.partitions),
-            ((_key(topic, request), index) for topic in body.forgotten_topics_data for index in topic.partitions),
+        return context.fetch_sessions.begin(
+            sum(len(topic.partitions) for topic in body.topics),
+            lambda: _targets(request),
+            uses_topic_ids=uses_topic_ids,
+            is_of_follower=replica_id(request) >= 0,
         )
+    session = context.fetch_sessions.resume(body.session_id, body.session_epoch, uses_topic_ids=uses_topic_ids)
+    if isinstance(session, FetchSession) and not context.fetch_sessions.update(
+        session,
+        ((_key(topic, request), asked) for topic in body.topics for asked in topic.partitions),
+        ((_key(topic, request), index) for topic in body.forgotten_topics_data for index in topic.partitions),
+    ):
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the client sends all partitions again
     return session
 
 
@@ -135,7 +157,7 @@ def _key(topic: Any, request: Request) -> TopicKey:
 
 
 def _targets(request: Request) -> list[FetchTarget]:
-    return [FetchTarget(_key(topic, request), each) for topic in request.body.topics for each in topic.partitions]
+    return [FetchTarget(_key(topic, request), asked) for topic in request.body.topics for asked in topic.partitions]
 
 
 def _failure(index: int, code: int) -> Any:
@@ -143,7 +165,7 @@ def _failure(index: int, code: int) -> Any:
 
 
 class _Fetch:
-    """One fetch request under way."""
+    """Fetch request until its response. `missing`: bytes that must become visible before it reads again."""
 
     __slots__ = (
         "answers",
@@ -180,20 +202,20 @@ class _Fetch:
         self.replica_id = replica_id(request)
 
     def read(self) -> bool:
-        """Read every partition; True if the answer may leave."""
+        """Reads every partition. Returns True if the response can be sent now."""
         request = self.request
         body = request.body
-        room = min(body.max_bytes, self.context.config.fetch_max_bytes)
-        # Quotas are the clients': a follower that waits for one would fall out of sync.
+        max_bytes = min(body.max_bytes, self.context.config.fetch_max_bytes)
+        # Quotas are for clients only: a throttled follower would fall out of the ISR.
         quotas = request.route.quotas if self.replica_id < 0 else None
         if quotas is not None and (limit := quotas.fetch_limit(request)) is not None:
-            room = min(room, int(limit))
-            body.min_bytes = min(body.min_bytes, room)
+            max_bytes = min(max_bytes, int(limit))
+            body.min_bytes = min(body.min_bytes, max_bytes)
         self.answers, self.size, self.partitions = [], 0, []
         is_final = False
         try:
             for target in self.targets:
-                answer = self._read_one(target, room - self.size)
+                answer = self._read_one(target, max_bytes - self.size)
                 self.answers.append((target, answer))
                 self.size += len(answer.records)
                 is_final = is_final or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
@@ -209,16 +231,16 @@ class _Fetch:
             return self._throttled()
         answers: Iterable[tuple[FetchTarget, Any]] = self.answers
         if session is not None:
-            news = [(target, answer, target.has_news(answer)) for target, answer in self.answers]
-            for target, answer, _ in news:
+            changes = [(target, answer, target.is_changed(answer)) for target, answer in self.answers]
+            for target, answer, _ in changes:
                 if answer.records:
                     session.move_behind(target)
             if self.is_incremental:
-                answers = [(target, answer) for target, answer, is_news in news if is_news]
+                answers = [(target, answer) for target, answer, is_changed in changes if is_changed]
         return _new_response(session_id=session.id if session is not None else 0, responses=self._by_topic(answers))
 
     def _throttled(self) -> Any:
-        """No records, as if nothing had been asked for; a session that would begin with this answer does not."""
+        """Returns a response without records. A session that was created by this request is removed again."""
         if self.size:
             self._uncount()
         self._release()
@@ -229,8 +251,8 @@ class _Fetch:
             return _new_response()
         return _new_response(session_id=session.id)
 
-    def park(self) -> None:
-        """Wait until `min_bytes` are visible. What was read is let go: it is read again then, and cheaply."""
+    def delay(self) -> None:
+        """Delays the response until `min_bytes` are visible. Releases the slices; they are read again then, cheaply."""
         if self.size:
             self._uncount()
         self._release()
@@ -241,24 +263,34 @@ class _Fetch:
             elif partition.leadership is not None:
                 partition.leadership.replica_waiters.add(self)
         self.deadline = self.context.deadlines.add(self.request.body.max_wait_ms / 1000, self.finish)
-        self.request.slot.on_cancel = self._unpark
+        self.request.slot.on_cancel = self._stop_waiting
 
     def on_visible(self, size: int) -> None:
-        """A partition shows that many bytes more."""
+        """Called by a partition when `size` more bytes are visible."""
         self.missing -= size
-        if self.missing <= 0 and (self.request.body.isolation_level != READ_COMMITTED or self._has_stable()):
-            self.finish()
+        if self.missing <= 0 and (self.request.body.isolation_level != READ_COMMITTED or self._has_committed_records()):
+            if self.context.run.may_complete():
+                self.finish()
+            else:
+                self._finish_soon()
 
-    def _has_stable(self) -> bool:
-        """Whether a reader of committed records finds any; what an open transaction writes is not for him yet."""
-        pairs = zip(self.targets, self.partitions, strict=True)  # an error would have been answered at once
+    def _finish_soon(self) -> None:
+        """Finishes in a later turn: too many fetches wait for the same records."""
+        if self.deadline is not None and self.deadline.callback is None:
+            return  # completed already
+        self._stop_waiting()
+        self.deadline = self.context.deadlines.add(0.0, self.finish)
+
+    def _has_committed_records(self) -> bool:
+        """Whether a read_committed consumer can read records now: open transactions are not visible to it."""
+        pairs = zip(self.targets, self.partitions, strict=True)  # equal: a delayed fetch has no partition with an error
         return any(target.fetch_offset < partition.last_stable_offset for target, partition in pairs)
 
     def finish(self) -> None:
-        """Called by whoever made the data visible: a bug here is this fetch's alone, never that producer's."""
+        """Reads again and responds. Raises nothing: the caller is the producer or follower that made bytes visible."""
         if self.deadline is not None and self.deadline.callback is None:
-            return  # what another fetch has read made this one's data visible already
-        self._unpark()
+            return  # completed already, by the read of another follower's fetch
+        self._stop_waiting()
         try:
             self.read()
             response = self.response()
@@ -267,7 +299,7 @@ class _Fetch:
         else:
             self.request.reply(response)
 
-    def _unpark(self) -> None:
+    def _stop_waiting(self) -> None:
         for partition in self.partitions:
             partition.fetch_waiters.discard(self)
             if partition.leadership is not None:
@@ -281,7 +313,7 @@ class _Fetch:
                 answer.records.release()
 
     def _uncount(self) -> None:
-        """What is read again later is counted then."""
+        """Subtracts the bytes of this read from `fetched_bytes`: they are read and counted again later."""
         table = self.context.partitions
         for target, answer in self.answers:
             name = target.topic if isinstance(target.topic, str) else table.topic_name(target.topic)
@@ -299,7 +331,7 @@ class _Fetch:
             topics[-1].partitions.append(answer)
         return topics
 
-    def _read_one(self, target: FetchTarget, room: int) -> Any:
+    def _read_one(self, target: FetchTarget, max_bytes: int) -> Any:
         context = self.context
         topic = target.topic
         if isinstance(topic, bytes):
@@ -316,26 +348,26 @@ class _Fetch:
             return _failure(target.index, absence(context, name, target.index))
         self.partitions.append(partition)
         try:
-            return self._read_partition(partition, target, room)
+            return self._read_partition(partition, target, max_bytes)
         except StorageFailure:
             return _failure(target.index, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _is_allowed(self, name: str) -> bool:
         request, authorizer = self.request, self.context.authorizer
         if self.replica_id >= 0:
-            return allows_cluster(self.context, request, Operation.CLUSTER_ACTION)
-        return authorizer.allows(request.principal, request.client_host, Operation.READ, ResourceType.TOPIC, name)
+            return allows_cluster(self.context, request, AclOperation.CLUSTER_ACTION)
+        return authorizer.allows(request.principal, request.client_host, AclOperation.READ, ResourceType.TOPIC, name)
 
-    def _read_partition(self, partition: Partition, target: FetchTarget, room: int) -> Any:
+    def _read_partition(self, partition: Partition, target: FetchTarget, max_bytes: int) -> Any:
         request = self.request
         body = request.body
         code = refusal(request, partition, target.current_leader_epoch)
         if code:
             return _failure(target.index, code)
         log = partition.log
-        high_watermark = partition.high_watermark
+        high_watermark = log.high_watermark
         is_committed = body.isolation_level == READ_COMMITTED
-        last_stable_offset = partition.last_stable_offset
+        last_stable_offset = log.last_stable_offset
         answer = _new_partition_data(
             partition_index=target.index,
             high_watermark=high_watermark,
@@ -345,7 +377,7 @@ class _Fetch:
         )
         offset = target.fetch_offset
         if target.last_fetched_epoch >= 0:
-            # Before the range: whoever is beyond the end since the log was cut learns where to go back to.
+            # Checked before the range: a client beyond the end of a truncated log needs the point of divergence.
             epoch, end_offset = partition.end_offset_for_epoch(target.last_fetched_epoch)
             if epoch < 0:
                 return _failure(target.index, ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -359,11 +391,11 @@ class _Fetch:
         else:
             bound = log.log_end_offset
             if self.replica_id != DEBUG_REPLICA:
-                code = self._note_replica(partition, target)
+                code = self._record_follower(partition, target)
                 if code:
                     return _failure(target.index, code)
-                answer.high_watermark = partition.high_watermark
-        size = min(target.max_bytes, room)
+                answer.high_watermark = log.high_watermark
+        size = min(target.max_bytes, max_bytes)
         is_first = self.size == 0 and request.version >= 3
         if offset >= bound or (size <= 0 and not is_first):
             return answer
@@ -374,28 +406,30 @@ class _Fetch:
             return _failure(target.index, slice_)
         if is_committed:
             answer.aborted_transactions = [
-                messages.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
-                for each in log.aborted_transactions(offset, bound, slice_)
+                messages.AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                for aborted in log.aborted_transactions(offset, bound, slice_)
             ]
         answer.records = slice_ if request.version >= 4 else self._converted(slice_, offset, answer)
         partition.fetched_bytes += len(answer.records)
         return answer
 
-    def _note_replica(self, partition: Partition, target: FetchTarget) -> ErrorCode:
-        """A follower asks for what comes next: it has all that is before."""
+    def _record_follower(self, partition: Partition, target: FetchTarget) -> ErrorCode:
+        """Records that the follower has all offsets before its fetch offset. Returns an error if it is no replica."""
         if self.deadline is not None:
-            return ErrorCode.NONE  # it has waited: that it still lives is not known
+            return (
+                ErrorCode.NONE
+            )  # a delayed fetch was counted when it arrived; it does not prove that the follower is alive
         leadership = partition.leadership
         body = self.request.body
         epoch: int = body.replica_state.replica_epoch if self.request.version >= 15 else -1
         if leadership is None or not leadership.on_fetch(
             self.replica_id, target.fetch_offset, target.log_start_offset, epoch
         ):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # it has no replica, as far as this leader knows
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
     def _converted(self, slice_: FileSlice, offset: int, answer: Any) -> bytes:
-        """For clients from before magic 2."""
+        """Returns the records in the message format of older clients (magic 0 or 1)."""
         try:
             return convert_down(slice_.read(), magic=1 if self.request.version >= 2 else 0, first_offset=offset)
         except InvalidBatch as error:

@@ -1,4 +1,7 @@
-"""Heartbeat (12), v0-4: a member is alive, and learns of a rebalance. Changes nothing in the log, so nothing waits."""
+"""Heartbeat (12), v0-4: keeps a member of a classic group alive, and reports a rebalance by an error code.
+
+Writes no records, so the response never waits.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import heartbeat as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.group_requests import find_shard
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.coordinators.group_requests import find_shard
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
 _Response = messages.RESPONSE.value
-_quiet: dict[int, bytes] = {}  # by version: the answer to nearly every heartbeat
+_success: dict[int, bytes] = {}  # encoded response without an error, by version: nearly all heartbeats get it
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -25,17 +28,17 @@ def handle(context: Context, request: Request) -> Any:
     if not body.group_id:
         raise Refusal(ErrorCode.INVALID_GROUP_ID)
     try:
-        driver = find_shard(context, request, Operation.READ, body.group_id)
+        driver = find_shard(context, request, AclOperation.READ, body.group_id)
     except Refusal as refusal:
         if refusal.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return _Response()  # its session begins when the group is loaded
+            return _Response()  # as in Apache Kafka: sessions begin when the group is loaded
         raise
     code = driver.shard.heartbeat(body, driver.now())
     if code or request.route.quotas is not None:
         return _Response(error_code=code)
     version = request.route.version
-    encoded = _quiet.get(version)
+    encoded = _success.get(version)
     if encoded is None:
-        encoded = _quiet[version] = request.encode(_Response())
+        encoded = _success[version] = request.encode(_Response())
     request.reply_encoded(encoded)
     return None

@@ -1,22 +1,23 @@
-"""JoinGroup (11), v0-9: a member asks to be in the next generation, and is answered when that begins.
+"""JoinGroup (11), v0-9: adds a member to a classic group; responds when the next generation begins.
 
-v0: one timeout for session and rebalance. v4: a dynamic member without an id is given one first. v5: static members.
+v0: the session timeout is the rebalance timeout too. v4: a dynamic member without an id first gets one
+(MEMBER_ID_REQUIRED, KIP-394). v5: static members (KIP-345).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.coordinator.ticket import Ticket
+from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import join_group as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.group_requests import find_shard
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.coordinators.group_requests import find_shard
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
@@ -27,17 +28,17 @@ def handle(context: Context, request: Request) -> None:
     body = request.body
     if not body.group_id:
         raise Refusal(ErrorCode.INVALID_GROUP_ID)
-    driver = find_shard(context, request, Operation.READ, body.group_id)
+    driver = find_shard(context, request, AclOperation.READ, body.group_id)
 
     def reply(response: Any) -> None:
         if response.protocol_name is None and request.version < NULL_PROTOCOL_SINCE:
             response.protocol_name = ""
         request.reply(response)
 
-    ticket = Ticket(reply, lambda code: request.reply(refuse(request, code, None)))
-    client_host = f"/{request.client_host}"  # as Java prints an address, for the tools that show it
-    step = driver.shard.join(body, request.version, request.client_id or "", client_host, ticket, driver.now())
-    driver.take(body.group_id, step)
+    pending = PendingResponse(reply, lambda code: request.reply(refuse(request, code, None)))
+    client_host = f"/{request.client_host}"  # as Java prints an InetAddress: tools show it
+    result = driver.shard.join(body, request.version, request.client_id or "", client_host, pending, driver.now())
+    driver.apply(body.group_id, result)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

@@ -1,6 +1,7 @@
-"""LeaderAndIsr (4), v0-7: the controller tells this broker which partitions it leads and follows.
+"""LeaderAndIsr (4), v0-7: the controller sends the partitions that this broker leads and follows.
 
-Only in a cluster. What it tells becomes the image, and whoever holds partitions follows that.
+Served in a cluster only. The states go into the metadata image; replicas follow the image. v5: topics with ids
+(KIP-516).
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.protocol.messages import leader_and_isr as messages
-from kbroker.server.between_brokers import member_of
+from kbroker.server.access.between_brokers import member_of
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
@@ -21,7 +22,7 @@ TOPICS_SINCE: Final = 5
 
 async def handle(context: Context, request: Request) -> Any:
     member = member_of(context, request)
-    codes = await member.inbox.leader_and_isr(request.body)
+    codes = await member.control_requests.leader_and_isr(request.body)
     if request.version < TOPICS_SINCE:
         return messages.RESPONSE(
             partition_errors=[
@@ -35,9 +36,10 @@ async def handle(context: Context, request: Request) -> Any:
                 topic_id=topic.topic_id,
                 partition_errors=[
                     messages.LeaderAndIsrPartitionError(
-                        partition_index=each.partition_index, error_code=codes[topic.topic_name, each.partition_index]
+                        partition_index=partition.partition_index,
+                        error_code=codes[topic.topic_name, partition.partition_index],
                     )
-                    for each in topic.partition_states
+                    for partition in topic.partition_states
                 ],
             )
             for topic in request.body.topic_states

@@ -1,22 +1,23 @@
-"""LeaveGroup (13), v0-5: members go, and the others rebalance without waiting for a session to end.
+"""LeaveGroup (13), v0-5: removes members from a classic group, so that it rebalances before their sessions expire.
 
-v0 to v2: one member, its outcome at the top. v3: a list; an admin may name static members by instance id alone.
+v0-2: one member; its error is the top-level error. v3: a list of members; an admin client may name static members by
+their instance id only (KIP-345).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.coordinator.ticket import Ticket
+from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import leave_group as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.group_requests import find_shard
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.coordinators.group_requests import find_shard
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
@@ -27,10 +28,10 @@ def handle(context: Context, request: Request) -> None:
     body = request.body
     if not body.group_id:
         raise Refusal(ErrorCode.INVALID_GROUP_ID)
-    driver = find_shard(context, request, Operation.READ, body.group_id)
+    driver = find_shard(context, request, AclOperation.READ, body.group_id)
     is_list = request.version >= LIST_SINCE
     if is_list:
-        leaving = [(each.member_id, each.group_instance_id) for each in body.members]
+        leaving = [(member.member_id, member.group_instance_id) for member in body.members]
     else:
         leaving = [(body.member_id, None)]
 
@@ -39,5 +40,5 @@ def handle(context: Context, request: Request) -> None:
             response.error_code = response.members[0].error_code
         request.reply(response)
 
-    ticket = Ticket(reply, lambda code: request.reply(messages.RESPONSE(error_code=code)))
-    driver.take(body.group_id, driver.shard.leave(body.group_id, leaving, ticket, driver.now()))
+    pending = PendingResponse(reply, lambda code: request.reply(messages.RESPONSE(error_code=code)))
+    driver.apply(body.group_id, driver.shard.leave(body.group_id, leaving, pending, driver.now()))

@@ -1,24 +1,25 @@
-"""ListConfigResources (74), v0-1: what has configs. v0: subscriptions to client metrics; v1: types that are asked for.
+"""ListConfigResources (74), v0-1: lists resources that have configs.
 
-Of groups and subscriptions those are named that have configs of their own; topics and brokers all.
+v0: client metrics subscriptions (KIP-714). v1: resources of the requested types; an empty list of types means all
+(KIP-1142). Groups and client metrics are listed if they have configs, topics and brokers always.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kbroker.config.resources import ConfigResourceType
+from kbroker.controller.config_entities import split_entity_path
 from kbroker.controller.image import Image
-from kbroker.controller.znodes import split_entity_path
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_config_resources as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.config_resources import ConfigResourceType
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
@@ -26,7 +27,7 @@ ALL_TYPES_SINCE = 1
 
 
 def handle(context: Context, request: Request) -> Any:
-    if not allows_cluster(context, request, Operation.DESCRIBE_CONFIGS):
+    if not allows_cluster(context, request, AclOperation.DESCRIBE_CONFIGS):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     image = context.controller.image
     return messages.RESPONSE(
@@ -42,7 +43,7 @@ def _types(request: Request) -> list[ConfigResourceType]:
     if request.version < ALL_TYPES_SINCE:
         return [ConfigResourceType.CLIENT_METRICS]
     try:
-        return [ConfigResourceType(each) for each in request.body.resource_types] or list(ConfigResourceType)
+        return [ConfigResourceType(number) for number in request.body.resource_types] or list(ConfigResourceType)
     except ValueError:
         raise Refusal(ErrorCode.UNSUPPORTED_VERSION) from None
 

@@ -1,17 +1,20 @@
-"""ListGroups (16), v0-5: the groups that this broker coordinates; by state from v4 on, by type from v5 on."""
+"""ListGroups (16), v0-5: lists the groups that this broker coordinates.
+
+v4: filter by state (KIP-518). v5: filter by type (KIP-848).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from kbroker.protocol.messages import list_groups as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.group_requests import allows_group
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
+from kbroker.server.coordinators.group_requests import allows_group
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
@@ -19,20 +22,20 @@ _Listed = messages.ListedGroup.value
 
 
 def handle(context: Context, request: Request) -> Any:
-    states = {each.lower() for each in request.body.states_filter}
-    types = {each.lower() for each in request.body.types_filter}
-    may_see_all = allows_cluster(context, request, Operation.DESCRIBE)
+    states = {state.lower() for state in request.body.states_filter}
+    types = {group_type.lower() for group_type in request.body.types_filter}
+    may_see_all = allows_cluster(context, request, AclOperation.DESCRIBE)
     groups = [
         _Listed(
-            group_id=each.group_id,
-            protocol_type=each.protocol_type,
-            group_state=each.state.value,
-            group_type=each.type,
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            group_state=group.state.value,
+            group_type=group.type,
         )
-        for driver in context.groups.loaded()
-        for each in driver.shard.list_groups()
-        if (not states or each.state.value.lower() in states)
-        and (not types or each.type in types)
-        and (may_see_all or allows_group(context, request, Operation.DESCRIBE, each.group_id))
+        for driver in context.groups.shards.loaded()
+        for group in driver.shard.list_groups()
+        if (not states or group.state.value.lower() in states)
+        and (not types or group.type in types)
+        and (may_see_all or allows_group(context, request, AclOperation.DESCRIBE, group.group_id))
     ]
     return messages.RESPONSE(groups=groups)

@@ -1,29 +1,29 @@
-"""ListPartitionReassignments (46), v0: moves of replicas between brokers that are under way; null asks for all."""
+"""ListPartitionReassignments (46), v0: lists ongoing reassignments of replicas; null topics mean all (KIP-455)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kbroker.controller.image import Image, Partition
+from kbroker.controller.image import Image, PartitionState
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_partition_reassignments as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
 
 def handle(context: Context, request: Request) -> Any:
-    if not allows_cluster(context, request, Operation.DESCRIBE):
-        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Authorization failed.")
+    if not allows_cluster(context, request, AclOperation.DESCRIBE):
+        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     topics: dict[str, list[Any]] = {}
-    for name, index, partition in _asked(context.controller.image, request.body.topics):
+    for name, index, partition in _requested(context.controller.image, request.body.topics):
         if partition.adding_replicas or partition.removing_replicas:
             topics.setdefault(name, []).append(
                 messages.OngoingPartitionReassignment(
@@ -35,18 +35,20 @@ def handle(context: Context, request: Request) -> Any:
             )
     return messages.RESPONSE(
         error_message=None,
-        topics=[messages.OngoingTopicReassignment(name=name, partitions=each) for name, each in topics.items()],
+        topics=[
+            messages.OngoingTopicReassignment(name=name, partitions=partitions) for name, partitions in topics.items()
+        ],
     )
 
 
-def _asked(image: Image, topics: Iterable[Any] | None) -> Iterable[tuple[str, int, Partition]]:
+def _requested(image: Image, topics: Iterable[Any] | None) -> Iterable[tuple[str, int, PartitionState]]:
     if topics is None:
         for topic in image.topics.values():
             for index, partition in enumerate(topic.partitions):
                 yield topic.name, index, partition
         return
-    for each in topics:
-        for index in each.partition_indexes:
-            found = image.partition(each.name, index)
+    for requested in topics:
+        for index in requested.partition_indexes:
+            found = image.partition(requested.name, index)
             if found is not None:
-                yield each.name, index, found
+                yield requested.name, index, found

@@ -1,29 +1,32 @@
-"""ListTransactions (66), v0-2: the transactional ids that this broker coordinates, by state and producer (KIP-664); by
-how long their transaction is open from v1 on, by a pattern of their names from v2 on."""
+"""ListTransactions (66), v0-2: lists the transactional ids that this broker coordinates (KIP-664).
+
+Filters by state and producer id. v1: by the duration of the open transaction (KIP-994). v2: by a regular expression for
+transactional ids (KIP-1152).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kbroker.group.patterns import InvalidPattern, compile_pattern
+from kbroker.group.consumer.patterns import InvalidPattern, compile_pattern
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_transactions as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_transactional_id
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_transactional_id
 from kbroker.transaction.states import TransactionState
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
-_STATES = {each.text for each in TransactionState}
+_STATES = {state.text for state in TransactionState}
 
 
 def handle(context: Context, request: Request) -> Any:
     body = request.body
-    wanted = set(body.state_filters)
+    states = set(body.state_filters)
     producer_ids = set(body.producer_id_filters)
     pattern = body.transactional_id_pattern
     try:
@@ -33,14 +36,16 @@ def handle(context: Context, request: Request) -> Any:
     now_ms = context.clock.now_ms()
     listed = [
         messages.TransactionState(
-            transactional_id=each, producer_id=transaction.producer_id, transaction_state=transaction.state.text
+            transactional_id=transactional_id,
+            producer_id=transaction.producer_id,
+            transaction_state=transaction.state.text,
         )
-        for driver in context.transactions.loaded()
-        for each, transaction in driver.shard.transactions.items()
-        if (not wanted or transaction.state.text in wanted)
+        for driver in context.transactions.shards.loaded()
+        for transactional_id, transaction in driver.shard.transactions.items()
+        if (not states or transaction.state.text in states)
         and (not producer_ids or transaction.producer_id in producer_ids)
         and (body.duration_filter < 0 or now_ms - transaction.start_ms > body.duration_filter)
-        and (matches is None or matches(each))
-        and allows_transactional_id(context, request, Operation.DESCRIBE, each)
+        and (matches is None or matches(transactional_id))
+        and allows_transactional_id(context, request, AclOperation.DESCRIBE, transactional_id)
     ]
-    return messages.RESPONSE(unknown_state_filters=sorted(wanted - _STATES), transaction_states=listed)
+    return messages.RESPONSE(unknown_state_filters=sorted(states - _STATES), transaction_states=listed)

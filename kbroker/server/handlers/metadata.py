@@ -1,32 +1,37 @@
-"""Metadata (3), v0-13: brokers, and topics with their leaders, as the listener that was asked shows them.
+"""Metadata (3), v0-13: returns brokers and topics with their leaders, as seen from the client's listener.
 
-All topics: an empty list in v0, null from v1 on; the answer is the same for everybody, so its bytes are kept until the
-image changes. By name: what is missing is created at once, if client and config allow it, and answered as the topic
-itself; nothing else here waits. By id: from v12 on; one id makes the whole request one by ids.
+All topics are requested by an empty list in v0, by null from v1; that response is the same for all clients, so its
+encoded bytes are cached until the image changes. A missing topic is created first, if the client, the config and the
+rate of automatic creation allow it. v12: topics by id (KIP-516); if a request has one id, all its topics are looked up
+by id. A topic that a request names several times is described once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from kbroker.controller.controller import Controller
-from kbroker.controller.image import Broker, Image, Partition, Topic
+from kbroker.controller.image import BrokerRegistration, Image, PartitionState, TopicImage
+from kbroker.controller.rules.election import is_online
+from kbroker.controller.rules.topic_rules import DEFAULT, NewTopic
 from kbroker.errors import Refusal
 from kbroker.names import ZERO_UUID, is_internal_topic, topic_name_problem
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import metadata as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.authorized_operations import cluster_operations, topic_operations
-from kbroker.server.internal_topics import new_topic
-from kbroker.server.offline_replicas import mark_offline
-from kbroker.server.permissions import allows_cluster, allows_topic
-from kbroker.server.topic_creation import create_topics
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.authorized_operations import cluster_operations, topic_operations
+from kbroker.server.access.permissions import allows_cluster, allows_topic
+from kbroker.server.topics.internal_topics import new_topic
+from kbroker.server.topics.offline_replicas import mark_offline
+from kbroker.server.topics.topic_creation import create_topics
+from kbroker.time_slice import map_in_slices, respond_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
@@ -44,92 +49,138 @@ def handle(context: Context, request: Request) -> Any:
     topics = request.body.topics
     if topics is None or (request.version == 0 and not topics):
         return _everything(context, request)
-    _check(request, topics)
-    ids = {each.topic_id: None for each in topics if each.topic_id != ZERO_UUID}
-    if ids:
-        return _response(context, request, _by_ids(context, request, ids))
-    names = list(dict.fromkeys(each.name for each in topics))
-    missing = _creatable(context, request, names)
-    if missing:
-        return _create_and_answer(context, request, names, missing)
-    return _response(context, request, _by_names(context, request, names, {}))
+    wanted = _Wanted(request)
+    return respond_in_slices(context.clock, wanted.add, topics, lambda _: _describe_wanted(context, request, wanted))
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
     topics = request.body.topics or ()
-    refused = [_Topic(name=each.name or "", topic_id=each.topic_id, error_code=code) for each in topics]
+    refused = [_Topic(name=topic.name or "", topic_id=topic.topic_id, error_code=code) for topic in topics]
     return messages.RESPONSE(topics=refused, error_code=code)
 
 
-def _check(request: Request, topics: Iterable[Any]) -> None:
-    if request.version < 10:
-        return
-    for each in topics:
-        if each.topic_id != ZERO_UUID:
-            if request.version < IDS_SINCE:
-                raise Refusal(ErrorCode.INVALID_REQUEST, f"Topic ids are not supported in version {request.version}.")
-        elif each.name is None:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "A topic has neither name nor id.")
+class _Wanted:
+    """The topics of one request, each once, in order. Raises Refusal if the version does not allow a name or id."""
+
+    def __init__(self, request: Request) -> None:
+        self._version = request.version
+        self.names: dict[str, None] = {}
+        self.ids: dict[bytes, None] = {}
+
+    def add(self, topic: Any) -> None:
+        if topic.topic_id == ZERO_UUID:
+            if topic.name is None and self._version >= 10:
+                message = f"Topic name can not be null for version {self._version}"
+                raise Refusal(ErrorCode.INVALID_REQUEST, message)
+            self.names[topic.name] = None
+        elif self._version < IDS_SINCE:
+            message = f"Topic IDs are not supported in requests for version {self._version}"
+            raise Refusal(ErrorCode.INVALID_REQUEST, message)
+        else:
+            self.ids[topic.topic_id] = None
+
+
+def _describe_wanted(context: Context, request: Request, wanted: _Wanted) -> Any:
+    answers = _Answers(context, request, {})
+    if wanted.ids:
+        return respond_in_slices(context.clock, answers.add_by_id, wanted.ids, answers.response)
+    if not (request.body.allow_auto_topic_creation and context.config.auto_create_topics_enable):
+        return respond_in_slices(context.clock, answers.add_by_name, wanted.names, answers.response)
+    missing: list[NewTopic] = []
+
+    def create_missing(_: list[None]) -> Any:
+        if missing:
+            return _create_and_respond(context, request, wanted.names, missing)
+        return respond_in_slices(context.clock, answers.add_by_name, wanted.names, answers.response)
+
+    return respond_in_slices(
+        context.clock, partial(_add_if_creatable, context, request, missing), wanted.names, create_missing
+    )
 
 
 def _everything(context: Context, request: Request) -> Any:
     body = request.body
-    # How long to wait is each client's own.
+    # With quotas, the throttle time differs for each client, so responses cannot be shared.
     is_shared = (context.authorizer.allows_all and request.route.quotas is None) and not (
         body.include_topic_authorized_operations
         or body.include_cluster_authorized_operations
-        or context.partitions.has_offline
+        or context.log_dirs.has_offline
     )
     image = context.controller.image
     if not is_shared:
-        topics = [
-            topic for topic in image.topics.values() if allows_topic(context, request, Operation.DESCRIBE, topic.name)
-        ]
-        return _response(context, request, _describe(context, request, topics))
-    kept = _all_topics.get(context.controller)
-    if kept is None or kept[0] is not image:
-        kept = _all_topics[context.controller] = (image, {})
-    bodies = kept[1]
+        answers = _Answers(context, request, {})
+        return respond_in_slices(context.clock, answers.add_if_allowed, image.topics.values(), answers.response)
+    cached = _all_topics.get(context.controller)
+    if cached is None or cached[0] is not image:
+        cached = _all_topics[context.controller] = (image, {})
+    bodies = cached[1]
     key = (request.listener_name, request.version)
     encoded = bodies.get(key)
     if encoded is None:
-        topics = list(image.topics.values())
-        encoded = request.encode(_response(context, request, _describe(context, request, topics)))
-        bodies[key] = encoded
+        answers = _Answers(context, request, {})
+        for topic in image.topics.values():
+            answers.add_if_allowed(topic)
+        encoded = bodies[key] = request.encode(answers.response())
     request.reply_encoded(encoded)
     return None
 
 
-def _by_ids(context: Context, request: Request, ids: Iterable[bytes]) -> list[Any]:
-    image = context.controller.image
-    answers: list[Any] = []
-    known: list[Topic] = []
-    for topic_id in ids:
-        topic = image.topic_by_id(topic_id)
+class _Answers:
+    """Describes topics, all from the image of the moment when it is created, and makes the response of them.
+
+    `failed`: error codes of topics that could not be created.
+    """
+
+    def __init__(self, context: Context, request: Request, failed: dict[str, int]) -> None:
+        self._context = context
+        self._request = request
+        self._failed = failed
+        self._image = image = context.controller.image
+        self._reachable = {
+            broker.id for broker in image.brokers.values() if broker.endpoint(request.listener_name) is not None
+        }
+        self._unknown_ids: list[Any] = []
+        self._known: list[Any] = []
+        self._absent: list[Any] = []
+
+    def add_by_id(self, topic_id: bytes) -> None:
+        topic = self._image.topic_by_id(topic_id)
         if topic is None:
-            answers.append(_Topic(name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID))
-        elif not allows_topic(context, request, Operation.DESCRIBE, topic.name):
-            # An id tells nobody anything; the name would.
-            answers.append(_Topic(name=None, topic_id=topic_id, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            answer = _Topic(name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+            self._unknown_ids.append(answer)
+        elif not self._is_allowed(topic.name):
+            # The name stays secret: the client may know only the id.
+            answer = _Topic(name=None, topic_id=topic_id, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            self._unknown_ids.append(answer)
         else:
-            known.append(topic)
-    return answers + _describe(context, request, known)
+            self._add(topic)
 
-
-def _by_names(context: Context, request: Request, names: Iterable[str], failed: dict[str, int]) -> list[Any]:
-    """`failed`: what came of the attempts to create what is missing."""
-    image = context.controller.image
-    answers: list[Any] = []
-    known: list[Topic] = []
-    for name in names:
-        topic = image.topic(name)
-        if not allows_topic(context, request, Operation.DESCRIBE, name):
-            answers.append(_Topic(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    def add_by_name(self, name: str) -> None:
+        topic = self._image.topic(name)
+        if not self._is_allowed(name):
+            self._absent.append(_Topic(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         elif topic is not None:
-            known.append(topic)
+            self._add(topic)
         else:
-            answers.append(_absent(context, request, name, failed))
-    return _describe(context, request, known) + answers
+            self._absent.append(_absent(self._context, self._request, name, self._failed))
+
+    def add_if_allowed(self, topic: TopicImage) -> None:
+        if self._is_allowed(topic.name):
+            self._add(topic)
+
+    def response(self, _: object = None) -> Any:
+        topics = self._unknown_ids + self._known + self._absent
+        return _response(self._context, self._request, self._image, topics)
+
+    def _is_allowed(self, name: str) -> bool:
+        return allows_topic(self._context, self._request, AclOperation.DESCRIBE, name)
+
+    def _add(self, topic: TopicImage) -> None:
+        answer = _described(topic, self._image.brokers, self._reachable, self._request.version)
+        mark_offline(self._context, (answer,))
+        if self._request.body.include_topic_authorized_operations:
+            answer.topic_authorized_operations = topic_operations(self._context, self._request, topic.name)
+        self._known.append(answer)
 
 
 def _absent(context: Context, request: Request, name: str, failed: dict[str, int]) -> Any:
@@ -143,39 +194,47 @@ def _absent(context: Context, request: Request, name: str, failed: dict[str, int
     return answer
 
 
-def _creatable(context: Context, request: Request, names: Iterable[str]) -> list[str]:
-    """The names that lack a topic and may get one now."""
-    if not (request.body.allow_auto_topic_creation and context.config.auto_create_topics_enable):
-        return []
-    topics = context.controller.image.topics
-    return [
-        name
-        for name in names
-        if name not in topics
-        and topic_name_problem(name) is None
-        and allows_topic(context, request, Operation.DESCRIBE, name)
-    ]
+def _add_if_creatable(context: Context, request: Request, missing: list[NewTopic], name: str) -> None:
+    """Adds a topic that does not exist, if the client and the rate of automatic creation let the broker create it."""
+    if (
+        name in context.controller.image.topics
+        or topic_name_problem(name) is not None
+        or not allows_topic(context, request, AclOperation.DESCRIBE, name)
+    ):
+        return
+    new = new_topic(name, context.config, is_single_node=context.member is None)
+    if context.auto_creation.take(_partition_count(context, new)):
+        missing.append(new)
 
 
-async def _create_and_answer(context: Context, request: Request, names: list[str], missing: list[str]) -> Any:
+def _partition_count(context: Context, new: NewTopic) -> int:
+    return context.config.num_partitions if new.partitions == DEFAULT else new.partitions
+
+
+async def _create_and_respond(context: Context, request: Request, names: Iterable[str], missing: list[NewTopic]) -> Any:
     failed: dict[str, int] = {}
-    if not allows_cluster(context, request, Operation.CREATE):
-        refused = [name for name in missing if not allows_topic(context, request, Operation.CREATE, name)]
-        failed.update(dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-        missing = [name for name in missing if name not in failed]
-    if missing:
-        broker_count = len(context.controller.image.brokers)
-        wishes = [new_topic(name, context.config, broker_count=broker_count) for name in missing]
-        outcomes = await create_topics(context.controller, context.member, wishes)
-        for name, outcome in zip(missing, outcomes, strict=True):
-            # One that another request has created in the meantime is found in the image.
-            if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                failed[name] = outcome.code
-    return _response(context, request, _by_names(context, request, names, failed))
+    allowed = missing
+    if not allows_cluster(context, request, AclOperation.CREATE):
+        allowed = [new for new in missing if allows_topic(context, request, AclOperation.CREATE, new.name)]
+        failed = {new.name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for new in missing}
+    created = []
+    if allowed:
+        outcomes = await create_topics(context.controller, context.member, allowed)
+        for new, outcome in zip(allowed, outcomes, strict=True):
+            failed.pop(new.name, None)
+            if not isinstance(outcome, Refusal):
+                created.append(new)
+            # A topic that another request created in the meantime is in the image by now.
+            elif outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                failed[new.name] = outcome.code
+    planned, used = (sum(_partition_count(context, new) for new in topics) for topics in (missing, created))
+    context.auto_creation.give_back(planned - used)
+    answers = _Answers(context, request, failed)
+    await map_in_slices(context.clock, answers.add_by_name, names)
+    return answers.response()
 
 
-def _response(context: Context, request: Request, topics: list[Any]) -> Any:
-    image = context.controller.image
+def _response(context: Context, request: Request, image: Image, topics: list[Any]) -> Any:
     response = messages.RESPONSE(
         brokers=list(_brokers(image, request.listener_name)),
         cluster_id=image.cluster_id,
@@ -196,48 +255,42 @@ def _brokers(image: Image, listener_name: str) -> Iterable[Any]:
             )
 
 
-def _describe(context: Context, request: Request, topics: Iterable[Topic]) -> list[Any]:
-    brokers = context.controller.image.brokers
-    reachable = {each.id for each in brokers.values() if each.endpoint(request.listener_name) is not None}
-    version = request.version
-    answers = []
-    for topic in topics:
-        partitions = [
-            _Partition(
-                partition_index=index,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
-                offline_replicas=(),
-            )
-            if partition.leader in reachable and reachable.issuperset(partition.replicas)
-            else _partition_with_absent_brokers(index, partition, brokers, reachable, version)
-            for index, partition in enumerate(topic.partitions)
-        ]
-        answers.append(_Topic(name=topic.name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions))
-    mark_offline(context, answers)
-    if request.body.include_topic_authorized_operations:
-        for answer in answers:
-            answer.topic_authorized_operations = topic_operations(context, request, answer.name)
-    return answers
+def _described(topic: TopicImage, brokers: Mapping[int, BrokerRegistration], reachable: set[int], version: int) -> Any:
+    partitions = [
+        _Partition(
+            partition_index=index,
+            leader_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=partition.replicas,
+            isr_nodes=partition.isr,
+            offline_replicas=(),
+        )
+        if partition.leader in reachable and reachable.issuperset(partition.replicas) and not partition.offline_replicas
+        else _partition_with_absent_brokers(index, partition, brokers, reachable, version)
+        for index, partition in enumerate(topic.partitions)
+    ]
+    return _Topic(name=topic.name, topic_id=topic.id, is_internal=topic.is_internal, partitions=partitions)
 
 
 def _partition_with_absent_brokers(
-    index: int, partition: Partition, brokers: Mapping[int, Broker], reachable: set[int], version: int
+    index: int,
+    partition: PartitionState,
+    brokers: Mapping[int, BrokerRegistration],
+    reachable: set[int],
+    version: int,
 ) -> Any:
-    """Some of its brokers are gone, or do not have the listener that the client came by."""
+    """Returns a partition of which some replicas are offline, or their brokers do not have the client's listener."""
     replicas, isr, leader = partition.replicas, partition.isr, partition.leader
-    offline = tuple(each for each in replicas if each not in reachable)
+    offline = tuple(replica for replica in replicas if not is_online(partition, replica, reachable))
     code = ErrorCode.NONE
     if leader not in reachable:
         lacks_listener = leader in brokers and version >= LISTENER_NOT_FOUND_SINCE
         code = ErrorCode.LISTENER_NOT_FOUND if lacks_listener else ErrorCode.LEADER_NOT_AVAILABLE
         leader = -1
     if version == 0:
-        # Its clients cannot bear the id of a broker that is not in the list of brokers.
-        replicas = tuple(each for each in replicas if each in reachable)
-        isr = tuple(each for each in isr if each in reachable)
+        # Clients of v0 fail on the id of a broker that is not in the response's list of brokers.
+        replicas = tuple(broker_id for broker_id in replicas if broker_id in reachable)
+        isr = tuple(broker_id for broker_id in isr if broker_id in reachable)
         if code == ErrorCode.NONE:
             code = ErrorCode.REPLICA_NOT_AVAILABLE
     return _Partition(

@@ -1,45 +1,47 @@
-"""Produce (0): from the receive buffer to the log, and an answer as soon as the records are committed.
+"""Produce (0), v0-13: appends batches to the logs, and responds once they are committed. Hot path.
 
-The batches are staged here and written at the end of the run of frames. On one node, and whenever the leader is the
-whole in-sync set, they are committed then: frame to response with no task switch. Otherwise acks=all waits, without a
-task, for the high watermarks of its partitions; acks=1 for the leader's disk alone, where flush.messages=1. Hot path.
+Batches are views into the receive buffer: they are staged here and written at the end of the run. If this broker is the
+whole ISR, they are committed by then, and the response leaves without a task switch. Otherwise acks=all waits for the
+high watermarks of its partitions, and acks=1 with flush.messages=1 for the leader's fsync; neither needs a task.
+Batches that take long to check are checked in a thread. The connection is held meanwhile.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from kbroker.log.append_result import CHECK_IN_THREAD, AppendResult, refused
+from kbroker.log.append_rules import CheckedBatch, Rejection
 from kbroker.names import INTERNAL_TOPICS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import produce as messages
-from kbroker.protocol.record_batch import MAGIC_POSITION
-from kbroker.server.append_run import Staged, StagedProduce
-from kbroker.server.authorization import Operation, ResourceType
-from kbroker.server.hosted_partition import absence
-from kbroker.server.transactional_records import admit_records
+from kbroker.protocol.record_batch import ATTRIBUTE_TRANSACTIONAL, ATTRIBUTES_LOW_BYTE_POSITION, MAGIC_POSITION
+from kbroker.replication.partition import Partition, long_check
+from kbroker.server.access.authorization import AclOperation, ResourceType
+from kbroker.server.coordinators.transactional_records import admit_records
+from kbroker.server.requests.delayed_operation import DelayedOperation
+from kbroker.server.requests.run import StagedBatches, StagedProduce
+from kbroker.server.topics.hosted_partition import absence
 
 if TYPE_CHECKING:
-    from kbroker.log.partition_log import AppendResult
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
-__all__ = ["ATTRIBUTES_POSITION", "NO_ACKS", "TRANSACTIONAL", "StagedRequest", "accepted", "handle", "refuse"]
+__all__ = ["NO_ACKS", "StagedRequest", "accepted", "handle", "refuse"]
 
-NO_ACKS = 0
-ALL_REPLICAS = -1
-TOPIC_IDS_SINCE = 13
-ADMIN_CLIENT_ID = "__admin_client"  # Kafka's tools, which alone may write to internal topics
-ATTRIBUTES_POSITION = 22  # the lower byte of them
-TRANSACTIONAL = 0x10
+NO_ACKS: Final = 0
+ALL_REPLICAS: Final = -1
+TOPIC_IDS_SINCE: Final = 13
+ADMIN_CLIENT_ID: Final = "__admin_client"  # Kafka's tools send it; only they may write to internal topics
 
 _Response = messages.RESPONSE.value
 _TopicResponse = messages.TopicProduceResponse.value
 _PartitionResponse = messages.PartitionProduceResponse.value
 _RecordError = messages.BatchIndexAndErrorMessage.value
-_new_response = messages.RESPONSE.maker()
-_new_topic_response = messages.TopicProduceResponse.maker()
-_new_partition_response = messages.PartitionProduceResponse.maker()
+_new_response: Final = messages.RESPONSE.maker()
+_new_topic_response: Final = messages.TopicProduceResponse.maker()
+_new_partition_response: Final = messages.PartitionProduceResponse.maker()
 
 
 def handle(context: Context, request: Request) -> None:
@@ -51,37 +53,39 @@ def handle(context: Context, request: Request) -> None:
     version = request.route.version
     by_id = version >= TOPIC_IDS_SINCE
     table = context.partitions
-    run = context.append_run
+    run = context.run
     now_ms = run.now_ms()
-    staged: Staged = []
+    staged: StagedBatches = []
+    unchecked: list[_UncheckedBatch] = []
     topics = []
     for topic in body.topic_data:
         name: str | None = table.topic_name(topic.topic_id) if by_id else topic.name
-        refusal = None
+        error = None
         if name is None or name in INTERNAL_TOPICS or not context.authorizer.allows_all:
-            refusal = _refusal(context, request, name)
+            error = _topic_error(context, request, name)
         answers = []
-        for each in topic.partition_data:
-            index = each.index
-            partition = None if refusal or name is None else table.get(name, index)
+        for data in topic.partition_data:
+            index = data.index
+            partition = None if error or name is None else table.get(name, index)
             if partition is None:
-                code = refusal or absence(context, name or "", index)
+                code = error or absence(context, name or "", index)
+                replica = None if error or name is None else table.replica(name, index)
+                if replica is not None:
+                    # This broker may become the leader before the client's next request arrives.
+                    replica.refuse(data.records, AppendResult(code), now_ms)
                 answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
                 continue
-            records = each.records
-            if (
-                records
-                and len(records) > ATTRIBUTES_POSITION
-                and records[ATTRIBUTES_POSITION] & TRANSACTIONAL
-                and records[MAGIC_POSITION] > 1  # in older formats a part of a key or a timestamp stands there
-            ):
+            records = data.records
+            if records and _is_transactional(records):
                 code = admit_records(context, request, partition, records)
                 if code:
                     answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
                     continue
             result = partition.stage(records, version, acks, now_ms)
             if result.error:
-                answers.append(_refused(index, result))
+                answers.append(_append_error(index, result))
+                if result is CHECK_IN_THREAD:
+                    unchecked.append(_UncheckedBatch(partition, records, answers, len(answers) - 1))
                 continue
             _, base_offset, last_offset, log_append_time, log_start_offset, _, _, _ = result
             answer = _new_partition_response(
@@ -92,15 +96,106 @@ def handle(context: Context, request: Request) -> None:
             )
             answers.append(answer)
             staged.append((partition, last_offset, answer))
-            run.add(partition)
+            run.add_partition(partition)
         topics.append(_new_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
-    run.produces.append(StagedRequest(context, request, _new_response(responses=topics), staged))
+    response = _new_response(responses=topics)
+    if unchecked:
+        # Before the other frames of this connection are handled.
+        request.slot.connection.hold()
+        # Not returned to dispatch, which does not know the coroutines of compiled code.
+        context.nursery.start_soon(_check_and_stage, context, request, response, staged, unchecked, now_ms)
+        return
+    run.produces.append(StagedRequest(context, request, response, staged))
+
+
+class _UncheckedBatch:
+    """Batch whose check takes long. `answers[number]` is its response."""
+
+    __slots__ = ("answers", "number", "partition", "records")
+
+    def __init__(self, partition: Partition, records: memoryview, answers: list[Any], number: int) -> None:
+        self.partition = partition
+        self.records = records
+        self.answers = answers
+        self.number = number
+
+
+async def _check_and_stage(
+    context: Context,
+    request: Request,
+    response: Any,
+    staged: StagedBatches,
+    unchecked: list[_UncheckedBatch],
+    now_ms: int,
+) -> None:
+    """Checks batches in threads, then stages all of them in one turn: the end of the run has written the others."""
+    epochs = [partition.leader_epoch for partition, _, _ in staged]
+    try:
+        checks = []
+        for batch in unchecked:
+            check = long_check(batch.partition, batch.records, request.version, now_ms)
+            checks.append(await context.thread_work.run(check))
+        for epoch, (partition, _, answer) in zip(epochs, staged, strict=True):
+            if not partition.is_leader or partition.leader_epoch != epoch:
+                # Another leader may have other records at these offsets.
+                _set_error(answer, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        staged = [batch for batch in staged if not batch[2].error_code]
+        for batch, checked in zip(unchecked, checks, strict=True):
+            result = _stage_checked(context, request, batch, checked, now_ms)
+            partition, index = batch.partition, batch.partition.index
+            if result.error:
+                batch.answers[batch.number] = _append_error(index, result)
+                continue
+            answer = batch.answers[batch.number] = _new_partition_response(
+                index=index,
+                base_offset=result.base_offset,
+                log_append_time_ms=result.log_append_time,
+                log_start_offset=result.log_start_offset,
+            )
+            staged.append((partition, result.last_offset, answer))
+            context.run.add_partition(partition)
+        context.run.produces.append(StagedRequest(context, request, response, staged))
+        context.run.write()  # before the receive buffer is released
+    except Exception as error:
+        request.fail(error)
+    finally:
+        request.slot.connection.release()
+
+
+def _stage_checked(
+    context: Context, request: Request, batch: _UncheckedBatch, checked: CheckedBatch | Rejection, now_ms: int
+) -> AppendResult:
+    """Stages a batch after its check. Everything but the batch is looked up again: the check took its time."""
+    partition = batch.partition
+    found = context.partitions.get(partition.topic, partition.index)
+    if found is not partition:
+        is_replaced = found is not None
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return AppendResult(code if is_replaced else absence(context, partition.topic, partition.index))
+    if isinstance(checked, Rejection):
+        return refused(checked)
+    if _is_transactional(batch.records):
+        # The transaction may have ended meanwhile. Records behind its marker would never be committed or aborted.
+        code = admit_records(context, request, partition, batch.records)
+        if code:
+            return AppendResult(code)
+    return partition.stage(batch.records, request.version, request.body.acks, now_ms, checked)
+
+
+def _is_transactional(records: memoryview) -> bool:
+    return (
+        len(records) > ATTRIBUTES_LOW_BYTE_POSITION
+        and records[ATTRIBUTES_LOW_BYTE_POSITION] & ATTRIBUTE_TRANSACTIONAL != 0
+        and records[MAGIC_POSITION] > 1  # older formats have a part of a key or a timestamp at this position
+    )
 
 
 class StagedRequest(StagedProduce):
+    """Decoded Produce request. `staged` holds only the partitions that have accepted their batch."""
+
     __slots__ = ("_context", "_response", "request", "staged")
 
-    def __init__(self, context: Context, request: Request, response: Any, staged: Staged) -> None:
+    def __init__(self, context: Context, request: Request, response: Any, staged: StagedBatches) -> None:
         self._context = context
         self.request = request
         self._response = response
@@ -109,17 +204,18 @@ class StagedRequest(StagedProduce):
     def on_written(self) -> None:
         request, response = self.request, self._response
         waiting = []
-        for each in self.staged:
-            partition, last_offset, answer = each
+        for batch in self.staged:
+            partition, last_offset, answer = batch
             if not partition.is_committed(last_offset):
                 if not partition.holds(last_offset):
-                    _spoil(answer, ErrorCode.KAFKA_STORAGE_ERROR)
+                    _set_error(answer, ErrorCode.KAFKA_STORAGE_ERROR)
+                    answer.error_message = partition.gate.refusal.error_message
                 elif request.body.acks == ALL_REPLICAS or partition.is_durable:
-                    waiting.append(each)
+                    waiting.append(batch)
         if request.body.acks == NO_ACKS:
-            _end_without_answer(request, response)
+            _complete_without_response(request, response)
         elif waiting:
-            _Parked(self._context, request, response, waiting)
+            DelayedProduce(self._context, request, response, waiting)
         else:
             request.reply(response)
 
@@ -128,7 +224,7 @@ class StagedRequest(StagedProduce):
 
 
 def accepted(request: Request, index: int, base_offset: int, log_append_time: int, log_start_offset: int) -> Any:
-    """The answer to a request with one topic, and of it one partition."""
+    """Returns the successful response to a request with one partition of one topic."""
     (topic,) = request.body.topic_data
     answer = _new_partition_response(
         index=index, base_offset=base_offset, log_append_time_ms=log_append_time, log_start_offset=log_start_offset
@@ -139,7 +235,7 @@ def accepted(request: Request, index: int, base_offset: int, log_append_time: in
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
-    """None where the client wants no answer: it learns of the error by losing its connection."""
+    """Returns the error response; None for acks=0: the client learns of the error because its connection is closed."""
     if request.body.acks == NO_ACKS:
         return None
     return _Response(
@@ -148,8 +244,8 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    _PartitionResponse(index=each.index, error_code=code, base_offset=-1, error_message=message)
-                    for each in topic.partition_data
+                    _PartitionResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
+                    for data in topic.partition_data
                 ],
             )
             for topic in request.body.topic_data
@@ -157,20 +253,20 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     )
 
 
-def _refusal(context: Context, request: Request, name: str | None) -> ErrorCode | None:
+def _topic_error(context: Context, request: Request, name: str | None) -> ErrorCode | None:
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     if name in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     authorizer = context.authorizer
     if authorizer.allows_all or authorizer.allows(
-        request.principal, request.client_host, Operation.WRITE, ResourceType.TOPIC, name
+        request.principal, request.client_host, AclOperation.WRITE, ResourceType.TOPIC, name
     ):
         return None
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def _refused(index: int, result: AppendResult) -> Any:
+def _append_error(index: int, result: AppendResult) -> Any:
     return _PartitionResponse(
         index=index,
         error_code=result.error,
@@ -184,52 +280,42 @@ def _refused(index: int, result: AppendResult) -> Any:
     )
 
 
-def _end_without_answer(request: Request, response: Any) -> None:
-    """A client that wants no answers learns of an error by losing its connection, and then asks who leads."""
+def _complete_without_response(request: Request, response: Any) -> None:
+    """Closes the connection after an error, as Kafka does for acks=0: the client then refreshes its metadata."""
     request.reply_nothing()
     if any(answer.error_code for topic in response.responses for answer in topic.partition_responses):
         request.slot.connection.finish()
 
 
-class _Parked:
-    """A request whose batches are written but not committed yet."""
+class DelayedProduce:
+    """Produce request whose batches are written and not committed yet."""
 
-    __slots__ = ("_deadline", "_left", "_request", "_response", "_staged")
+    __slots__ = ("_operation",)
 
-    def __init__(self, context: Context, request: Request, response: Any, staged: Staged) -> None:
-        self._request = request
-        self._response = response
-        self._staged = staged
-        self._left = len(staged)
-        seconds = max(request.body.timeout_ms, 0) / 1000
-        self._deadline = context.deadlines.add(seconds, self._on_timeout)
-        request.slot.on_cancel = self._deadline.cancel
+    def __init__(self, context: Context, request: Request, response: Any, staged: StagedBatches) -> None:
+        answers = [answer for _, _, answer in staged]
+        self._operation = DelayedOperation(context, request, response, answers, _time_out)
         for partition, last_offset, answer in staged:
             done = partial(self._on_committed, answer)
             if request.body.acks == ALL_REPLICAS:
-                partition.wait_committed(last_offset, done)
+                partition.when_committed(last_offset, done)
             else:
-                partition.wait_flushed(last_offset, done)
+                partition.when_flushed(last_offset, done)
 
     def _on_committed(self, answer: Any, code: int) -> None:
-        if self._left <= 0:
-            return
+        operation = self._operation
+        if not operation.is_pending(answer):
+            return  # expired
         if code:
-            _spoil(answer, code)
-        self._left -= 1
-        if self._left == 0:
-            self._deadline.cancel()
-            self._request.reply(self._response)
-
-    def _on_timeout(self) -> None:
-        self._left = 0
-        for partition, last_offset, answer in self._staged:
-            if not answer.error_code and not partition.is_committed(last_offset):
-                _spoil(answer, ErrorCode.REQUEST_TIMED_OUT)
-        self._request.reply(self._response)
+            _set_error(answer, code)
+        operation.complete(answer)
 
 
-def _spoil(answer: Any, code: int) -> None:
+def _time_out(answer: Any) -> None:
+    _set_error(answer, ErrorCode.REQUEST_TIMED_OUT)
+
+
+def _set_error(answer: Any, code: int) -> None:
     answer.error_code = code
     answer.base_offset = -1
     answer.log_append_time_ms = -1

@@ -1,6 +1,6 @@
-"""SyncGroup (14), v0-5: the leader brings the assignment, everybody else waits for it.
+"""SyncGroup (14), v0-5: the leader of a classic group sends the assignment; the other members wait for theirs.
 
-v5: whoever syncs says by which protocol, so that a client with the wrong one does not misread its bytes.
+v5: the protocol type and name, so that a client with another protocol does not misread the assignment (KIP-559).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import sync_group as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.group_requests import find_shard, group_ticket
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.coordinators.group_requests import find_shard, pending_response
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
@@ -28,8 +28,8 @@ def handle(context: Context, request: Request) -> None:
         raise Refusal(ErrorCode.INVALID_GROUP_ID)
     if request.version >= PROTOCOL_SINCE and (body.protocol_type is None or body.protocol_name is None):
         raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    driver = find_shard(context, request, Operation.READ, body.group_id)
-    driver.take(body.group_id, driver.shard.sync(body, group_ticket(request, refuse), driver.now()))
+    driver = find_shard(context, request, AclOperation.READ, body.group_id)
+    driver.apply(body.group_id, driver.shard.sync(body, pending_response(request, refuse), driver.now()))
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

@@ -1,6 +1,6 @@
-"""UpdateFeatures (57), v0-2: no feature of the cluster is versioned here, so that none can be raised or lowered.
+"""UpdateFeatures (57), v0-2: refuses every change, because no feature of the cluster has a version to change (KIP-584).
 
-As from v2 on, one that fails fails all; the error is said at the top in every version.
+As from v2, one invalid update fails the whole request; the error is top-level in all versions.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import update_features as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle"]
 
-_UPGRADE_TYPES: Final = (1, 2, 3)  # up, safely down, down at any price
+_UPGRADE_TYPES: Final = (1, 2, 3)  # upgrade, safe downgrade, unsafe downgrade
 
 
 def handle(context: Context, request: Request) -> Any:
-    if not allows_cluster(context, request, Operation.ALTER):
-        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Authorization failed.")
+    if not allows_cluster(context, request, AclOperation.ALTER):
+        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     for update in request.body.feature_updates:
         raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, _problem(context, request.version, update))
     return messages.RESPONSE(error_message=None)
@@ -33,9 +33,9 @@ def handle(context: Context, request: Request) -> Any:
 def _problem(context: Context, version: int, update: Any) -> str:
     level, feature = update.max_version_level, update.feature
     if version >= 1 and update.upgrade_type not in _UPGRADE_TYPES:
-        reason = "there is no such type of upgrade"
+        reason = "The controller does not support the given upgrade type."
     elif level < 0:
-        reason = "a version cannot be negative"
+        reason = "A feature version cannot be less than 0."
     else:
-        reason = f"broker {context.broker_id} has no such feature"
-    return f"Invalid update version {level} for feature {feature}: {reason}."
+        reason = f"Broker {context.broker_id} does not support this feature."
+    return f"Invalid update version {level} for feature {feature}. {reason}"

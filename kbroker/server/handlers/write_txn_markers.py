@@ -1,30 +1,32 @@
-"""WriteTxnMarkers (27), v0-1: ends transactions in partitions of this broker, for other coordinators, and for admins
-who end one that hangs."""
+"""WriteTxnMarkers (27), v0-1: writes commit or abort markers to partitions of this broker (KIP-98).
+
+Sent by transaction coordinators, and by admin clients that abort a hanging transaction (KIP-664).
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbroker.coordinator.markers import Ending
+from kbroker.coordinator.markers import TransactionEnd
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import write_txn_markers as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import allows_cluster
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
-    from kbroker.server.request import Request
+    from kbroker.server.requests.request import Request
 
 __all__ = ["handle", "refuse"]
 
 
 def handle(context: Context, request: Request) -> Any:
-    may_write = (Operation.ALTER, Operation.CLUSTER_ACTION)
-    if not any(allows_cluster(context, request, each) for each in may_write):
+    operations = (AclOperation.ALTER, AclOperation.CLUSTER_ACTION)
+    if not any(allows_cluster(context, request, operation) for operation in operations):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    _Writing(context, request)
+    _MarkerWrites(context, request)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -48,26 +50,26 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     )
 
 
-class _Writing:
-    """All markers of a request, answered when the last is committed."""
+class _MarkerWrites:
+    """Markers of one request; responds when the last one is committed."""
 
     def __init__(self, context: Context, request: Request) -> None:
         self._request = request
         self._response = refuse(request, ErrorCode.NONE, None)
-        self._left = 1  # for this loop itself
+        self._left = 1  # counts the loop below too: `append` may complete at once, before all markers are counted
         for marker, result in zip(request.body.markers, self._response.markers, strict=True):
-            ending = Ending(
+            ending = TransactionEnd(
                 marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch
             )
             for topic in result.topics:
-                for answer in topic.partitions:
+                for partition in topic.partitions:
                     self._left += 1
-                    done = partial(self._on_written, answer)
-                    context.transactions.markers.append(ending, topic.name, answer.partition_index, done)
+                    done = partial(self._on_written, partition)
+                    context.transactions.markers.append(ending, topic.name, partition.partition_index, done)
         self._count_down()
 
-    def _on_written(self, answer: Any, code: int) -> None:
-        answer.error_code = code
+    def _on_written(self, result: Any, code: int) -> None:
+        result.error_code = code
         self._count_down()
 
     def _count_down(self) -> None:

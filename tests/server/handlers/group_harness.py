@@ -1,4 +1,4 @@
-"""A broker without sockets that coordinates groups, with a clock of trio's to move."""
+"""Broker without sockets that coordinates groups; tests advance trio's clock."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import trio
 
 from kbroker.controller.changes import TopicAdded
-from kbroker.coordinator.runtime import GroupCoordinator
-from kbroker.group.step import GroupConfig
+from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.group.result import GroupCoordinatorConfig
 from kbroker.names import CONSUMER_OFFSETS
 from kbroker.protocol.messages import join_group, offset_commit, sync_group
-from kbroker.server.deadlines import Deadlines
-from kbroker.server.internal_topics import new_topic
+from kbroker.server.topics.internal_topics import new_topic
+from kbroker.server.wire.deadlines import Deadlines
 from tests.server.handlers.harness import HandlerBroker, StillClock
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
@@ -24,7 +24,7 @@ class GroupBroker:
     def __init__(self, broker: HandlerBroker, **config: Any) -> None:
         self.broker = broker
         self.deadlines = Deadlines()
-        self.config = GroupConfig(**config)
+        self.config = GroupCoordinatorConfig(**config)
         self.coordinator = self._coordinator()
 
     def _coordinator(self) -> GroupCoordinator:
@@ -32,7 +32,7 @@ class GroupBroker:
         ids = itertools.count(1)
 
         async def create_topic() -> None:
-            await broker.controller.create_topics([new_topic(CONSUMER_OFFSETS, broker.config, broker_count=1)])
+            await broker.controller.create_topics([new_topic(CONSUMER_OFFSETS, broker.config, is_single_node=True)])
 
         made = GroupCoordinator(
             broker_id=1,
@@ -43,7 +43,7 @@ class GroupBroker:
             timers=self.deadlines,
             new_id=lambda: str(next(ids)),
             create_topic=create_topic,
-            flush_at_end=broker.context.append_run.flush_at_end,
+            flush_at_end=broker.context.run.flush_at_end,
         )
         made.on_image(broker.image, [TopicAdded(topic) for topic in broker.image.topics.values()])
         broker.controller.add_listener(made.on_image)
@@ -56,18 +56,16 @@ class GroupBroker:
         nursery.start_soon(self.coordinator.run)
 
     def restart(self) -> None:
-        """A new coordinator over the same logs, that has not begun to load."""
+        """Replaces the coordinator by a new one over the same logs, which has not begun to load."""
         self.coordinator = self._coordinator()
 
     async def wait_loaded(self) -> None:
-        """Logs are read in threads, which no clock of ours moves."""
-        while self.coordinator.is_loading:
+        """Waits until all groups are loaded. Loading runs in threads, which the mock clock does not advance."""
+        while self.coordinator.shards.is_loading:
             await trio.lowlevel.checkpoint()
 
     async def ask(self, key: int, version: int, /, **members: Any) -> Any:
         return await self.broker.ask(key, version, **members)
-
-    # The requests of a member, with the fields that matter
 
     async def join(self, group: str = "group", member_id: str = "", *, version: int = 9, **members: Any) -> Any:
         protocol = {"name": "range", "metadata": b"subscription"}
@@ -95,7 +93,7 @@ class GroupBroker:
         return await self.ask(SYNC, version, group_id="group", **asked)
 
     async def settle(self) -> str:
-        """One member, stable, in generation 1."""
+        """Joins and syncs one member; returns its id. The group is then stable in generation 1."""
         joined = await self.join(version=3)
         await self.sync(joined.member_id, 1, {joined.member_id: b"everything"})
         return str(joined.member_id)

@@ -12,11 +12,11 @@ DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_there_are_no_acls_to_see_make_or_delete(broker: HandlerBroker, version: int) -> None:
+async def test_acl_requests_get_security_disabled(broker: HandlerBroker, version: int) -> None:
     seen = await broker.ask(DESCRIBE_ACLS, version)
     assert (seen.error_code, seen.resources) == (ErrorCode.SECURITY_DISABLED, [])
     assert seen.error_message
     made = await broker.ask(CREATE_ACLS, version, creations=[create_acls.AclCreation(), create_acls.AclCreation()])
-    assert [each.error_code for each in made.results] == [54, 54]
+    assert [result.error_code for result in made.results] == [54, 54]
     gone = await broker.ask(DELETE_ACLS, version, filters=[delete_acls.DeleteAclsFilter()])
-    assert [(each.error_code, each.matching_acls) for each in gone.filter_results] == [(54, [])]
+    assert [(result.error_code, result.matching_acls) for result in gone.filter_results] == [(54, [])]

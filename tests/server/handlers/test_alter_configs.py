@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs: checked as a whole, written once, and acting when the answer leaves."""
+"""IncrementalAlterConfigs and AlterConfigs: validated completely, written once, in effect when the response is sent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_configs, incremental_alter_configs
-from kbroker.server.authorization import Operation
-from tests.server.handlers.conftest import StartBroker
+from kbroker.server.access.authorization import AclOperation
+from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 
 ALTER_CONFIGS = 33
@@ -24,8 +24,8 @@ Change = tuple[str, int, str | None]
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """Loggers belong to the process: what a test sets is undone."""
-    loggers = [logging.getLogger(), logging.getLogger("kbroker.server.dispatch")]
+    """Restores the log levels after a test: loggers are global."""
+    loggers = [logging.getLogger(), logging.getLogger("kbroker.server.requests.dispatch")]
     before = [logger.level for logger in loggers]
     yield
     for logger, level in zip(loggers, before, strict=True):
@@ -37,8 +37,8 @@ def incremental(kind: int, name: str, *changes: Change) -> Any:
         resource_type=kind,
         resource_name=name,
         configs=[
-            incremental_alter_configs.AlterableConfig(name=each, config_operation=operation, value=value)
-            for each, operation, value in changes
+            incremental_alter_configs.AlterableConfig(name=config, config_operation=operation, value=value)
+            for config, operation, value in changes
         ],
     )
 
@@ -48,7 +48,8 @@ def whole(kind: int, name: str, **configs: str | None) -> Any:
         resource_type=kind,
         resource_name=name,
         configs=[
-            alter_configs.AlterableConfig(name=each.replace("_", "."), value=value) for each, value in configs.items()
+            alter_configs.AlterableConfig(name=config.replace("_", "."), value=value)
+            for config, value in configs.items()
         ],
     )
 
@@ -69,7 +70,7 @@ async def replace(broker: HandlerBroker, *resources: Any, version: int = 2, **me
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_a_topics_config_acts_when_the_answer_leaves(broker: HandlerBroker, version: int) -> None:
+async def test_a_topic_config_is_in_effect_when_the_response_is_sent(broker: HandlerBroker, version: int) -> None:
     await broker.create_topic("orders")
     answer = await change(broker, TOPIC, "orders", ("retention.ms", SET, "1234"), version=version)
     assert answer == (0, None)
@@ -80,7 +81,7 @@ async def test_a_topics_config_acts_when_the_answer_leaves(broker: HandlerBroker
     assert broker.image.topics["orders"].configs == {}
 
 
-async def test_lists_are_extended_and_shortened_starting_from_the_default(broker: HandlerBroker) -> None:
+async def test_append_and_subtract_start_from_the_default(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
 
     async def policy_after(operation: int, value: str) -> str:
@@ -95,7 +96,7 @@ async def test_lists_are_extended_and_shortened_starting_from_the_default(broker
     assert await policy_after(SET, "delete") == "delete"
 
 
-async def test_what_is_not_named_stays(broker: HandlerBroker) -> None:
+async def test_configs_that_are_not_named_keep_their_values(broker: HandlerBroker) -> None:
     await broker.create_topic("orders", configs={"retention.ms": "1", "segment.ms": "2"})
     await change(broker, TOPIC, "orders", ("retention.ms", SET, "3"), ("no.such.thing", DELETE, None))
     assert broker.image.topics["orders"].configs == {"retention.ms": "3", "segment.ms": "2"}
@@ -104,22 +105,26 @@ async def test_what_is_not_named_stays(broker: HandlerBroker) -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "reason"),
     [
-        ([("retention.ms", SET, "soon")], ErrorCode.INVALID_CONFIG, "retention.ms=soon is not a whole number"),
+        ([("retention.ms", SET, "soon")], ErrorCode.INVALID_CONFIG, "retention.ms=soon must be a 64-bit integer"),
         ([("retention.ms", SET, "-2")], ErrorCode.INVALID_CONFIG, "must be at least -1"),
         ([("compression.type", SET, "brotli")], ErrorCode.INVALID_CONFIG, "must be one of"),
         ([("preallocate", SET, "yes")], ErrorCode.INVALID_CONFIG, "true or false"),
-        ([("cleanup.policy", APPEND, "shred")], ErrorCode.INVALID_CONFIG, "nothing but compact, delete"),
-        ([("remote.storage.enable", SET, "true")], ErrorCode.INVALID_CONFIG, "tiered storage"),
+        ([("cleanup.policy", APPEND, "shred")], ErrorCode.INVALID_CONFIG, "must be a list of compact, delete"),
+        ([("remote.storage.enable", SET, "true")], ErrorCode.INVALID_CONFIG, "Tiered Storage"),
         ([("no.such.thing", SET, "1")], ErrorCode.INVALID_CONFIG, "Unknown topic config name: no.such.thing"),
         ([("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG, "not LIST"),
         ([("no.such.thing", SUBTRACT, "1")], ErrorCode.INVALID_CONFIG, "not LIST"),
         ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST, "retention.ms"),
-        ([("retention.ms", SET, "1"), ("retention.ms", DELETE, None)], ErrorCode.INVALID_REQUEST, "more than once"),
-        ([("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST, "Unknown operation 9"),
+        (
+            [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)],
+            ErrorCode.INVALID_REQUEST,
+            "duplicate config keys",
+        ),
+        ([("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),
     ],
 )
 @pytest.mark.parametrize("is_try", [True, False])
-async def test_a_bad_change_is_refused_with_its_reason_and_changes_nothing(
+async def test_an_invalid_change_is_refused_with_its_reason_and_changes_nothing(
     broker: HandlerBroker, changes: list[Change], code: ErrorCode, reason: str, is_try: bool
 ) -> None:
     await broker.create_topic("orders", configs={"segment.ms": "5"})
@@ -131,7 +136,7 @@ async def test_a_bad_change_is_refused_with_its_reason_and_changes_nothing(
     assert broker.image.topics["orders"].configs == {"segment.ms": "5"}
 
 
-async def test_a_try_changes_nothing(broker: HandlerBroker) -> None:
+async def test_validate_only_changes_nothing(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
     assert await change(broker, TOPIC, "orders", ("retention.ms", SET, "1"), validate_only=True) == (0, None)
     assert await replace(broker, whole(TOPIC, "orders", retention_ms="1"), validate_only=True) == [0]
@@ -157,7 +162,7 @@ async def test_a_try_changes_nothing(broker: HandlerBroker) -> None:
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_a_resource_that_is_not_there_is_refused(
+async def test_a_resource_that_does_not_exist_is_refused(
     broker: HandlerBroker, kind: int, name: str, code: ErrorCode
 ) -> None:
     answered, message = await change(broker, kind, name)
@@ -165,12 +170,12 @@ async def test_a_resource_that_is_not_there_is_refused(
     assert message
 
 
-async def test_a_bad_config_is_told_before_a_missing_topic(broker: HandlerBroker) -> None:
+async def test_an_invalid_config_is_reported_before_a_missing_topic(broker: HandlerBroker) -> None:
     answered, _ = await change(broker, TOPIC, "nowhere", ("retention.ms", SET, "x"))
     assert answered == ErrorCode.INVALID_CONFIG
 
 
-async def test_a_resource_named_twice_is_refused_and_the_others_go_on(broker: HandlerBroker) -> None:
+async def test_a_resource_named_twice_is_refused_and_the_others_are_changed(broker: HandlerBroker) -> None:
     for name in ("orders", "invoices"):
         await broker.create_topic(name)
     twice = incremental(TOPIC, "orders", ("retention.ms", SET, "1"))
@@ -182,7 +187,7 @@ async def test_a_resource_named_twice_is_refused_and_the_others_go_on(broker: Ha
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_old_way_replaces_everything(broker: HandlerBroker, version: int) -> None:
+async def test_alter_configs_replaces_all_configs(broker: HandlerBroker, version: int) -> None:
     await broker.create_topic("orders", configs={"retention.ms": "1", "segment.ms": "2"})
     assert await replace(broker, whole(TOPIC, "orders", flush_ms="3"), version=version) == [0]
     assert broker.image.topics["orders"].configs == {"flush.ms": "3"}
@@ -190,7 +195,7 @@ async def test_the_old_way_replaces_everything(broker: HandlerBroker, version: i
     assert broker.image.topics["orders"].configs == {}
 
 
-async def test_the_old_way_refuses_what_the_new_one_does(broker: HandlerBroker) -> None:
+async def test_alter_configs_refuses_what_incremental_alter_configs_refuses(broker: HandlerBroker) -> None:
     await broker.create_topic("orders", configs={"retention.ms": "1"})
     assert await replace(
         broker,
@@ -207,7 +212,7 @@ async def test_the_old_way_refuses_what_the_new_one_does(broker: HandlerBroker) 
     assert broker.image.topics["orders"].configs == {"retention.ms": "1"}
 
 
-async def test_a_brokers_config_reaches_the_topics_that_fall_back_to_it(start_broker: StartBroker) -> None:
+async def test_a_broker_config_applies_to_topics_without_their_own_value(start_broker: StartBroker) -> None:
     broker = await start_broker(log_retention_hours=1)
     await broker.create_topic("orders")
     await broker.create_topic("invoices", configs={"retention.ms": "9"})
@@ -238,7 +243,7 @@ async def test_a_brokers_config_reaches_the_topics_that_fall_back_to_it(start_br
         ("1", [("listeners", SET, "PLAINTEXT://a:1")], ErrorCode.INVALID_REQUEST, "restart"),
     ],
 )
-async def test_what_a_running_broker_cannot_take_is_refused(
+async def test_configs_that_are_not_dynamic_are_refused(
     broker: HandlerBroker, name: str, changes: list[Change], code: ErrorCode, reason: str
 ) -> None:
     answered, message = await change(broker, BROKER, name, *changes)
@@ -252,8 +257,8 @@ async def test_a_read_only_config_that_was_never_set_may_be_deleted(broker: Hand
     assert await change(broker, BROKER, "1", ("num.partitions", DELETE, None)) == (0, None)
 
 
-async def test_levels_of_loggers_change_until_the_broker_stops(broker: HandlerBroker) -> None:
-    logger = logging.getLogger("kbroker.server.dispatch")
+async def test_log_levels_change_until_the_broker_stops(broker: HandlerBroker) -> None:
+    logger = logging.getLogger("kbroker.server.requests.dispatch")
     assert await change(broker, LOGGER, "1", (logger.name, SET, "TRACE")) == (0, None)
     assert logger.level == 5
     assert await change(broker, LOGGER, "1", (logger.name, DELETE, None)) == (0, None)
@@ -264,16 +269,16 @@ async def test_levels_of_loggers_change_until_the_broker_stops(broker: HandlerBr
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ([("kbroker.server.dispatch", SET, "LOUD")], ErrorCode.INVALID_CONFIG),
+        ([("kbroker.server.requests.dispatch", SET, "LOUD")], ErrorCode.INVALID_CONFIG),
         ([("no.such.logger", SET, "INFO")], ErrorCode.INVALID_CONFIG),
         ([("root", DELETE, None)], ErrorCode.INVALID_REQUEST),
         ([("root", APPEND, "INFO")], ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_bad_levels_are_refused(broker: HandlerBroker, changes: list[Change], code: ErrorCode) -> None:
-    logger = logging.getLogger("kbroker.server.dispatch")
+async def test_invalid_log_levels_are_refused(broker: HandlerBroker, changes: list[Change], code: ErrorCode) -> None:
+    logger = logging.getLogger("kbroker.server.requests.dispatch")
     logger.setLevel(logging.INFO)
-    others = [each for each in changes if each[0] != logger.name]
+    others = [change for change in changes if change[0] != logger.name]
     answered, _ = await change(broker, LOGGER, "1", *([(logger.name, SET, "ERROR")] if others else []), *changes)
     assert (answered, logger.level) == (code, logging.INFO)
 
@@ -303,7 +308,7 @@ async def test_groups_have_configs_within_the_brokers_limits(broker: HandlerBrok
         ("other", "1", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_subscriptions_to_metrics_are_checked_and_kept(
+async def test_client_metrics_configs_are_validated_and_stored(
     broker: HandlerBroker, name: str, value: str, code: int
 ) -> None:
     answered, _ = await change(broker, CLIENT_METRICS, "slow-ones", (name, SET, value))
@@ -311,27 +316,27 @@ async def test_subscriptions_to_metrics_are_checked_and_kept(
     assert broker.image.configs_of("client-metrics/slow-ones") == ({} if code else {name: value})
 
 
-async def test_who_may_not_alter_configs_alters_none(broker: HandlerBroker) -> None:
+async def test_alter_configs_needs_a_permission(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
-    broker.allow((Operation.DESCRIBE_CONFIGS, "orders"))
+    broker.allow((AclOperation.DESCRIBE_CONFIGS, "orders"))
     assert (await change(broker, TOPIC, "orders", ("retention.ms", SET, "1")))[0] == 29
     assert (await change(broker, BROKER, "1", ("log.retention.ms", SET, "1")))[0] == 31
     assert (await change(broker, LOGGER, "1", ("root", SET, "TRACE")))[0] == 31
     assert (await change(broker, GROUP, "billing", ("share.auto.offset.reset", SET, "latest")))[0] == 30
-    broker.allow((Operation.ALTER_CONFIGS, "orders"))
+    broker.allow((AclOperation.ALTER_CONFIGS, "orders"))
     assert await change(broker, TOPIC, "orders", ("retention.ms", SET, "1")) == (0, None)
 
 
-async def test_a_config_that_does_nothing_is_kept_with_one_warning(
+async def test_a_config_without_effect_is_stored_with_one_warning(
     broker: HandlerBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.create_topic("orders", configs={"local.retention.ms": "1", "retention.ms": "1"})
     assert [record.getMessage() for record in caplog.records] == [
-        "local.retention.ms of topic orders is kept, but has no effect in kbroker"
+        "Config local.retention.ms of topic orders is stored, but has no effect in kbroker"
     ]
     caplog.clear()
     assert await change(broker, BROKER, "1", ("num.io.threads", SET, "9"), ("log.retention.ms", SET, "5")) == (0, None)
     assert await change(broker, BROKER, "1", ("max.connections", SET, "9")) == (0, None)
     assert [record.getMessage() for record in caplog.records] == [
-        "num.io.threads of brokers/1 is kept, but has no effect in kbroker",
+        "Config num.io.threads of brokers/1 is stored, but has no effect in kbroker",
     ]

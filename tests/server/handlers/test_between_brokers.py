@@ -1,4 +1,4 @@
-"""Requests between brokers in all their versions, and that a single node knows none of them."""
+"""Requests between brokers in all versions; a single broker serves none of them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from typing import Any, cast
 import pytest
 
 from kbroker.controller.changes import PartitionsChanged
-from kbroker.controller.control_inbox import ControlInbox
-from kbroker.controller.image import Partition
+from kbroker.controller.cluster.control_request_handler import ControlRequestHandler
+from kbroker.controller.image import PartitionState
 from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
 from kbroker.protocol.messages import alter_partition, create_topics, leader_and_isr, stop_replica, update_metadata
 from kbroker.protocol.registry import APIS, api
-from kbroker.server.authorization import Operation
-from kbroker.server.dispatch import Dispatch
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.requests.dispatch import Dispatch
 from tests.server.handlers.harness import HandlerBroker
 
 LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA, CONTROLLED_SHUTDOWN = 4, 5, 6, 7
 API_VERSIONS, CREATE_TOPICS, ALTER_PARTITION, ENVELOPE, ALLOCATE_PRODUCER_IDS = 18, 19, 56, 58, 67
 
-BETWEEN_BROKERS = [each for each in APIS if each.between_brokers]
+BETWEEN_BROKERS = [api for api in APIS if api.between_brokers]
 
 
 @pytest.fixture
 async def member(broker: HandlerBroker) -> HandlerBroker:
-    """The broker as one of a cluster; it is the controller, and `t` has one replica."""
-    inbox = ControlInbox(broker.controller.ledger, os.urandom, broker_epoch=lambda: 5, on_told=lambda: None)
-    broker.context.member = cast(Any, SimpleNamespace(inbox=inbox))
+    """Returns the broker as the controller of a cluster, with a topic `t` of one replica."""
+    handler = ControlRequestHandler(
+        broker.controller.store, os.urandom, broker_epoch=lambda: 5, on_metadata=lambda: None
+    )
+    broker.context.member = cast(Any, SimpleNamespace(control_requests=handler))
     broker.dispatch = Dispatch(broker.context)
     await broker.create_topic("t")
     return broker
@@ -43,20 +45,20 @@ def sender(broker: HandlerBroker, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", BETWEEN_BROKERS, ids=lambda row: row.name)
-async def test_a_single_node_does_not_know_them(broker: HandlerBroker, row: Any) -> None:
-    with pytest.raises(PeerError, match="is not served"):
+async def test_a_single_broker_does_not_serve_them(broker: HandlerBroker, row: Any) -> None:
+    with pytest.raises(PeerError, match="is not supported"):
         await broker.ask_raw(row.key, row.versions[-1], b"", 2)
 
 
-async def test_a_cluster_tells_that_they_are_served(member: HandlerBroker) -> None:
+async def test_a_cluster_lists_them_in_api_versions(member: HandlerBroker) -> None:
     response = await member.ask(API_VERSIONS, 3, client_software_name="x", client_software_version="1")
-    told = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
-    assert {each.key: each.serves for each in BETWEEN_BROKERS}.items() <= told.items()
+    told = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    assert {broker.key: broker.serves for broker in BETWEEN_BROKERS}.items() <= told.items()
 
 
 @pytest.mark.parametrize("row", BETWEEN_BROKERS, ids=lambda row: row.name)
-async def test_who_may_not_act_for_the_cluster_is_refused(member: HandlerBroker, row: Any) -> None:
-    member.allow((Operation.ALTER, "kafka-cluster"))
+async def test_requests_between_brokers_need_a_permission(member: HandlerBroker, row: Any) -> None:
+    member.allow((AclOperation.ALTER, "kafka-cluster"))
     response = await member.ask(row.key, row.versions[-1])
     assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
@@ -67,7 +69,7 @@ def state(broker: HandlerBroker, **members: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(8))
-async def test_leadership_is_taken_from_every_version(member: HandlerBroker, version: int) -> None:
+async def test_leader_and_isr_is_applied_in_every_version(member: HandlerBroker, version: int) -> None:
     topic_id = member.image.topics["t"].id
     one = state(member)
     group = leader_and_isr.LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=[one])
@@ -78,15 +80,15 @@ async def test_leadership_is_taken_from_every_version(member: HandlerBroker, ver
     if version >= 5:
         (told,) = response.topics
         assert told.topic_id == topic_id
-        assert [(each.partition_index, each.error_code) for each in told.partition_errors] == [(0, 0)]
+        assert [(error.partition_index, error.error_code) for error in told.partition_errors] == [(0, 0)]
     else:
-        errors = [(each.topic_name, each.partition_index, each.error_code) for each in response.partition_errors]
+        errors = [(error.topic_name, error.partition_index, error.error_code) for error in response.partition_errors]
         assert errors == [("t", 0, 0)]
-    assert member.image.partition("t", 0) == Partition(2, 3, (2,), (1, 2), 9)
+    assert member.image.partition("t", 0) == PartitionState(2, 3, (2,), (1, 2), 9)
 
 
 @pytest.mark.parametrize("version", range(9))
-async def test_metadata_is_taken_from_every_version(member: HandlerBroker, version: int) -> None:
+async def test_update_metadata_is_applied_in_every_version(member: HandlerBroker, version: int) -> None:
     one = update_metadata.UpdateMetadataPartitionState(
         topic_name="t", partition_index=0, leader=2, leader_epoch=3, isr=[2], zk_version=9, replicas=[1, 2]
     )
@@ -103,7 +105,7 @@ async def test_metadata_is_taken_from_every_version(member: HandlerBroker, versi
         live_brokers=[live],
     )
     assert response.error_code == ErrorCode.NONE
-    assert member.image.partition("t", 0) == Partition(2, 3, (2,), (1, 2), 9)
+    assert member.image.partition("t", 0) == PartitionState(2, 3, (2,), (1, 2), 9)
     (broker,) = member.image.brokers.values()
     found = broker.endpoint("PLAINTEXT")
     assert found is not None
@@ -119,7 +121,7 @@ async def test_stale_epochs_are_refused(member: HandlerBroker, key: int) -> None
     assert response.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-async def test_replicas_of_a_deleted_topic_go_and_those_that_only_stop_stay(member: HandlerBroker) -> None:
+async def test_replicas_of_a_deleted_topic_are_deleted_and_stopped_ones_stay(member: HandlerBroker) -> None:
     def states(leader_epoch: int, *, is_deleted: bool) -> Any:
         one = stop_replica.StopReplicaPartitionState(
             partition_index=0, leader_epoch=leader_epoch, delete_partition=is_deleted
@@ -127,7 +129,7 @@ async def test_replicas_of_a_deleted_topic_go_and_those_that_only_stop_stay(memb
         return [stop_replica.StopReplicaTopicState(topic_name="t", partition_states=[one])]
 
     response = await member.ask(STOP_REPLICA, 4, **sender(member), topic_states=states(3, is_deleted=False))
-    assert [(each.topic_name, each.error_code) for each in response.partition_errors] == [("t", 0)]
+    assert [(error.topic_name, error.error_code) for error in response.partition_errors] == [("t", 0)]
     assert "t" in member.image.topics
     await member.ask(STOP_REPLICA, 4, **sender(member), topic_states=states(-2, is_deleted=True))
     assert "t" not in member.image.topics
@@ -135,9 +137,9 @@ async def test_replicas_of_a_deleted_topic_go_and_those_that_only_stop_stay(memb
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_an_isr_is_decided_upon(member: HandlerBroker, version: int) -> None:
-    first = Partition(1, 0, (1, 2), (1, 2), 0)
-    member.controller.ledger.commit([PartitionsChanged("t", {0: first})])
+async def test_a_proposed_isr_is_accepted_or_refused(member: HandlerBroker, version: int) -> None:
+    first = PartitionState(1, 0, (1, 2), (1, 2), 0)
+    member.controller.store.commit([PartitionsChanged("t", {0: first})])
     broker_epoch = member.image.brokers[1].epoch
     one = alter_partition.PartitionData(
         new_isr=[1], new_isr_with_epochs=[alter_partition.BrokerState(broker_id=1)], partition_epoch=0
@@ -154,16 +156,18 @@ async def test_an_isr_is_decided_upon(member: HandlerBroker, version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_a_stopping_broker_is_told_what_it_still_leads(member: HandlerBroker, version: int) -> None:
-    alone = Partition(1, 0, (1,), (1, 2), 0)
-    member.controller.ledger.commit([PartitionsChanged("t", {0: alone})])
+async def test_a_stopping_broker_gets_the_partitions_it_still_leads(member: HandlerBroker, version: int) -> None:
+    alone = PartitionState(1, 0, (1,), (1, 2), 0)
+    member.controller.store.commit([PartitionsChanged("t", {0: alone})])
     response = await member.ask(CONTROLLED_SHUTDOWN, version, broker_id=1, broker_epoch=member.image.brokers[1].epoch)
-    assert [(each.topic_name, each.partition_index) for each in response.remaining_partitions] == [("t", 0)]
+    assert [(partition.topic_name, partition.partition_index) for partition in response.remaining_partitions] == [
+        ("t", 0)
+    ]
     response = await member.ask(CONTROLLED_SHUTDOWN, version, broker_id=7)
     assert response.error_code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
-async def test_producer_ids_are_given_to_brokers_that_are_registered(member: HandlerBroker) -> None:
+async def test_registered_brokers_get_producer_ids(member: HandlerBroker) -> None:
     epoch = member.image.brokers[1].epoch
     first = await member.ask(ALLOCATE_PRODUCER_IDS, 0, broker_id=1, broker_epoch=epoch)
     second = await member.ask(ALLOCATE_PRODUCER_IDS, 0, broker_id=1, broker_epoch=epoch)
@@ -191,21 +195,21 @@ async def test_a_topic_is_created_from_an_envelope(member: HandlerBroker, versio
     header, position = codec(RESPONSE_HEADER, api(CREATE_TOPICS).response_header_version(version)).decode(inside)
     answer, end = codec(create_topics.RESPONSE, version).decode(inside, position)
     assert (header.correlation_id, end) == (3, len(inside))
-    assert [(each.name, each.error_code) for each in answer.topics] == [("new", 0)]
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("new", 0)]
     assert len(member.image.topics["new"].partitions) == 2
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", enveloped(20, 6, topics=[]), enveloped(19, 7, topics=[])[:-3]])
-async def test_nothing_else_is_taken_from_an_envelope(member: HandlerBroker, data: bytes) -> None:
+async def test_an_envelope_with_another_request_is_refused(member: HandlerBroker, data: bytes) -> None:
     response = await member.ask(ENVELOPE, 0, request_data=data, client_host_address=b"")
     assert (response.error_code, response.response_data) == (ErrorCode.INVALID_REQUEST, None)
 
 
-async def test_what_only_the_controller_may_do_is_refused_by_others(member: HandlerBroker) -> None:
-    member.controller.ledger.resign()
+async def test_controller_requests_are_refused_by_other_brokers(member: HandlerBroker) -> None:
+    member.controller.store.resign()
     topic = create_topics.CreatableTopic(name="new", num_partitions=2, replication_factor=1)
     response = await member.ask(CREATE_TOPICS, 7, topics=[topic])
-    assert [each.error_code for each in response.topics] == [ErrorCode.NOT_CONTROLLER]
+    assert [topic.error_code for topic in response.topics] == [ErrorCode.NOT_CONTROLLER]
     for key in (CONTROLLED_SHUTDOWN, ALTER_PARTITION, ENVELOPE, ALLOCATE_PRODUCER_IDS):
         response = await member.ask(key, api(key).versions[-1])
         assert response.error_code == ErrorCode.NOT_CONTROLLER, key

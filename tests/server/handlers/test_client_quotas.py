@@ -1,4 +1,4 @@
-"""AlterClientQuotas and DescribeClientQuotas: quotas of users, client ids and addresses, kept and found again."""
+"""AlterClientQuotas and DescribeClientQuotas: quotas of users, client ids and IP addresses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entry(entity: Entity, **values: float | None) -> Any:
 
 async def alter(broker: HandlerBroker, *entries: Any, version: int = 1, **members: Any) -> list[tuple[int, str | None]]:
     response = await broker.ask(ALTER_CLIENT_QUOTAS, version, entries=list(entries), **members)
-    return [(each.error_code, each.error_message) for each in response.entries]
+    return [(entry.error_code, entry.error_message) for entry in response.entries]
 
 
 async def find(
@@ -48,15 +48,15 @@ async def find(
     assert response.error_code == 0
     return [
         (
-            {each.entity_type: each.entity_name for each in found.entity},
-            {each.key: each.value for each in found.values},
+            {part.entity_type: part.entity_name for part in found.entity},
+            {quota.key: quota.value for quota in found.values},
         )
         for found in response.entries
     ]
 
 
 @pytest.mark.parametrize("version", range(2))
-async def test_a_quota_is_set_found_and_taken_away(broker: HandlerBroker, version: int) -> None:
+async def test_a_quota_is_set_described_and_removed(broker: HandlerBroker, version: int) -> None:
     alice: Entity = {"user": "alice"}
     assert await alter(broker, entry(alice, producer_byte_rate=1000.0, request_percentage=12.5), version=version) == [
         (0, None)
@@ -69,14 +69,14 @@ async def test_a_quota_is_set_found_and_taken_away(broker: HandlerBroker, versio
     assert await find(broker, version=version) == []
 
 
-async def test_a_quota_acts_and_nobody_is_warned(broker: HandlerBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_setting_a_quota_logs_no_warning(broker: HandlerBroker, caplog: pytest.LogCaptureFixture) -> None:
     states = [broker.quotas.is_on]
     await alter(broker, entry(ALICE, producer_byte_rate=5.0))
     assert [*states, broker.quotas.is_on] == [False, True]
     assert caplog.records == []
 
 
-async def test_what_else_a_user_has_is_kept(broker: HandlerBroker) -> None:
+async def test_other_configs_of_a_user_are_kept(broker: HandlerBroker) -> None:
     await broker.controller.update_entity_configs("users/alice", lambda _: {"SCRAM-SHA-256": "salt=…"})
     await alter(broker, entry({"user": "alice"}, producer_byte_rate=5.0))
     assert broker.image.configs_of("users/alice") == {"SCRAM-SHA-256": "salt=…", PRODUCE: "5"}
@@ -96,8 +96,10 @@ ANY_HOST: Entity = {"ip": None}
 
 @pytest.fixture
 async def stocked(broker: HandlerBroker) -> HandlerBroker:
-    users = [entry(each, producer_byte_rate=1.0) for each in (ALICE, ANY_USER, APP, ALICES_APP, ALICES_OTHERS, WEIRD)]
-    hosts = [entry(each, connection_creation_rate=2.0) for each in (HOST, ANY_HOST)]
+    users = [
+        entry(entity, producer_byte_rate=1.0) for entity in (ALICE, ANY_USER, APP, ALICES_APP, ALICES_OTHERS, WEIRD)
+    ]
+    hosts = [entry(entity, connection_creation_rate=2.0) for entity in (HOST, ANY_HOST)]
     assert await alter(broker, *users, *hosts) == [(0, None)] * 8
     return broker
 
@@ -120,7 +122,7 @@ async def stocked(broker: HandlerBroker) -> HandlerBroker:
         ([("user", EXACT, "nobody")], False, []),
     ],
 )
-async def test_a_filter_finds_what_it_describes(
+async def test_a_filter_returns_matching_entities(
     stocked: HandlerBroker, filters: list[Filter], is_strict: bool, found: list[Entity]
 ) -> None:
     entities = [entity for entity, _ in await find(stocked, *filters, is_strict=is_strict)]
@@ -142,9 +144,7 @@ async def test_a_filter_finds_what_it_describes(
         ([("ip", ANY, None), ("user", ANY, None)], ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_a_filter_that_makes_no_sense_is_refused(
-    broker: HandlerBroker, filters: list[Filter], code: ErrorCode
-) -> None:
+async def test_an_invalid_filter_is_refused(broker: HandlerBroker, filters: list[Filter], code: ErrorCode) -> None:
     components = [
         describe_client_quotas.ComponentData(entity_type=kind, match_type=how, match=match)
         for kind, how, match in filters
@@ -168,11 +168,11 @@ async def test_a_filter_that_makes_no_sense_is_refused(
         ({}, {PRODUCE: 1.0}, "empty client quota entity"),
         ({"colour": "red"}, {PRODUCE: 1.0}, "entity type: colour"),
         ({"user": ""}, {PRODUCE: 1.0}, "Empty user"),
-        ({"ip": "127.0.0.1", "user": "a"}, {PRODUCE: 1.0}, "stands alone"),
+        ({"ip": "127.0.0.1", "user": "a"}, {PRODUCE: 1.0}, "should not be used with user"),
         ({"ip": "no address"}, {"connection_creation_rate": 1.0}, "not a valid IP"),
     ],
 )
-async def test_a_quota_that_cannot_be_is_refused_with_its_reason(
+async def test_an_invalid_quota_is_refused_with_its_reason(
     broker: HandlerBroker, entity: Entity, values: dict[str, float], reason: str
 ) -> None:
     ((code, message),) = await alter(broker, entry(entity, **values))
@@ -188,7 +188,7 @@ async def test_a_zero_is_no_quota(broker: HandlerBroker) -> None:
     assert [code for code, _ in await alter(broker, zero)] == [ErrorCode.INVALID_REQUEST]
 
 
-async def test_entities_and_quotas_named_twice_are_refused_and_the_others_go_on(broker: HandlerBroker) -> None:
+async def test_entities_and_quotas_named_twice_are_refused_and_the_others_are_changed(broker: HandlerBroker) -> None:
     once, twice = entry(APP, producer_byte_rate=1.0), entry(ALICE, producer_byte_rate=1.0)
     doubled = entry({"user": "bob"}, producer_byte_rate=1.0)
     doubled.ops *= 2
@@ -196,13 +196,13 @@ async def test_entities_and_quotas_named_twice_are_refused_and_the_others_go_on(
     assert await find(broker) == [(APP, {PRODUCE: 1.0})]
 
 
-async def test_a_try_sets_nothing(broker: HandlerBroker) -> None:
+async def test_validate_only_sets_nothing(broker: HandlerBroker) -> None:
     assert await alter(broker, entry(ALICE, producer_byte_rate=1.0), validate_only=True) == [(0, None)]
     ((code, _),) = await alter(broker, entry(ALICE, colour=1.0), validate_only=True)
     assert (code, await find(broker)) == (ErrorCode.INVALID_REQUEST, [])
 
 
-async def test_who_may_not_is_refused(broker: HandlerBroker) -> None:
+async def test_a_permission_is_required(broker: HandlerBroker) -> None:
     broker.allow()
     ((code, _),) = await alter(broker, entry(ALICE, producer_byte_rate=1.0))
     response = await broker.ask(DESCRIBE_CLIENT_QUOTAS, 1)

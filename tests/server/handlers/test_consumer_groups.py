@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol, by way of bytes: heartbeats, descriptions, lists, and configs of a group."""
+"""Groups of the consumer protocol: heartbeats, descriptions, lists and group configs, as bytes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kbroker.config import BrokerConfig
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.group import consumer_timeouts
 from kbroker.controller.changes import EntityConfigsChanged, apply
-from kbroker.controller.topic_rules import NewTopic
-from kbroker.group.step import ConsumerTimeouts
-from kbroker.group_config import consumer_timeouts
+from kbroker.controller.rules.topic_rules import NewTopic
+from kbroker.group.result import ConsumerTimeouts
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import consumer_group_heartbeat as messages
 from kbroker.protocol.messages import join_group
-from kbroker.server.authorization import Operation
-from tests.server.handlers.conftest import StartBroker
+from kbroker.server.access.authorization import AclOperation
+from tests.server.conftest import StartBroker
 from tests.server.handlers.group_harness import DESCRIBE, HEARTBEAT, JOIN, LIST, GroupBroker
 
 BEAT, CONSUMER_DESCRIBE = 68, 69
@@ -28,7 +28,7 @@ FIRST: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names
 async def groups(start_broker: StartBroker, nursery: trio.Nursery) -> GroupBroker:
     broker = GroupBroker(await start_broker(offsets_topic_num_partitions=4))
     broker.start(nursery)
-    await broker.coordinator.ensure_topic()
+    await broker.coordinator.shards.ensure_topic()
     await broker.broker.controller.create_topics([NewTopic("orders", partitions=3)])
     return broker
 
@@ -42,7 +42,7 @@ async def beat(groups: GroupBroker, epoch: int = 0, member_id: str = "m", versio
 def partitions(answer: Any) -> list[int] | None:
     if answer.assignment is None:
         return None
-    return sorted(index for each in answer.assignment.topic_partitions for index in each.partitions)
+    return sorted(index for topic in answer.assignment.topic_partitions for index in topic.partitions)
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -51,7 +51,7 @@ async def test_a_member_joins_in_every_version(groups: GroupBroker, version: int
     assert (answer.error_code, answer.member_id, answer.member_epoch, partitions(answer)) == (0, "m", 1, [0, 1, 2])
 
 
-async def test_before_v1_the_broker_makes_ids(groups: GroupBroker) -> None:
+async def test_before_v1_the_broker_generates_member_ids(groups: GroupBroker) -> None:
     assert (await beat(groups, member_id="", version=0)).member_id
     assert (await beat(groups, member_id="", version=1)).error_code == ErrorCode.INVALID_REQUEST
 
@@ -73,17 +73,17 @@ ONE = [messages.TopicPartitions(topic_id=b"t" * 16, partitions=[1])]
         {"member_epoch": -3},
     ],
 )
-async def test_what_makes_no_sense_is_refused(groups: GroupBroker, asked: dict[str, Any]) -> None:
+async def test_invalid_requests_are_refused(groups: GroupBroker, asked: dict[str, Any]) -> None:
     answer = await beat(groups, **asked)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert answer.error_message
 
 
-async def test_refusals_say_why(groups: GroupBroker) -> None:
+async def test_errors_have_messages(groups: GroupBroker) -> None:
     answer = await beat(groups, server_assignor="mine")
     assert (answer.error_code, answer.error_message) == (
         ErrorCode.UNSUPPORTED_ASSIGNOR,
-        "There is no assignor mine, only uniform, range.",
+        "ServerAssignor mine is not supported. Supported assignors: uniform, range.",
     )
     answer = await beat(groups, subscribed_topic_regex="(")
     assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -99,11 +99,11 @@ async def test_new_topics_and_partitions_reach_the_members(groups: GroupBroker) 
     assert (answer.member_epoch, partitions(answer)) == (2, [0, 0, 1, 1, 2])
 
 
-async def test_many_topics_are_matched_beside_the_requests(
+async def test_many_topics_are_matched_in_a_background_task(
     groups: GroupBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbroker.group.consumer.NAMES_AT_ONCE", 0)
-    monkeypatch.setattr("kbroker.group.patterns.NAMES_AT_ONCE", 1)
+    monkeypatch.setattr("kbroker.group.consumer.consumer_group.NAMES_AT_ONCE", 0)
+    monkeypatch.setattr("kbroker.group.consumer.patterns.NAMES_AT_ONCE", 1)
     answer = await beat(groups, subscribed_topic_names=None, subscribed_topic_regex="ord.*")
     assert (answer.member_epoch, partitions(answer)) == (1, [])
     await wait_all_tasks_blocked()
@@ -125,21 +125,21 @@ async def test_a_group_is_described_in_every_version(groups: GroupBroker, versio
     assert unnamed.error_code == ErrorCode.INVALID_GROUP_ID
 
 
-async def test_each_kind_of_group_is_found_by_its_own_question(groups: GroupBroker) -> None:
+async def test_each_group_type_has_its_own_describe_api(groups: GroupBroker) -> None:
     await beat(groups)
     await groups.join("classic", version=3)
     (wrong,) = (await groups.ask(CONSUMER_DESCRIBE, 1, group_ids=["classic"])).groups
     assert (wrong.error_code, wrong.error_message) == (
         ErrorCode.GROUP_ID_NOT_FOUND,
-        "Group classic is of the classic protocol.",
+        "Group classic is not a consumer group.",
     )
     (wrong,) = (await groups.ask(DESCRIBE, 6, groups=["group"])).groups
     assert (wrong.error_code, wrong.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
     listed = (await groups.ask(LIST, 5, types_filter=["Consumer"])).groups
-    assert [(each.group_id, each.group_type, each.group_state) for each in listed] == [("group", "consumer", "Stable")]
+    assert [(row.group_id, row.group_type, row.group_state) for row in listed] == [("group", "consumer", "Stable")]
 
 
-async def test_a_group_may_have_timeouts_of_its_own(groups: GroupBroker) -> None:
+async def test_a_group_may_have_its_own_timeouts(groups: GroupBroker) -> None:
     broker = BrokerConfig.from_properties({"group.consumer.heartbeat.interval.ms": "3000"})
     groups.coordinator._timeouts = lambda configs: ConsumerTimeouts(*consumer_timeouts(broker, configs))
     assert (await beat(groups)).heartbeat_interval_ms == 3000
@@ -148,41 +148,41 @@ async def test_a_group_may_have_timeouts_of_its_own(groups: GroupBroker) -> None
     assert (await beat(groups, 1)).heartbeat_interval_ms == 900
 
 
-def test_the_timeouts_of_a_group_are_its_own_or_the_brokers() -> None:
+def test_a_group_without_its_own_timeouts_uses_the_brokers() -> None:
     broker = BrokerConfig.from_properties({"group.consumer.session.timeout.ms": "50000"})
     assert consumer_timeouts(broker, {}) == (50_000, 5_000)
     assert consumer_timeouts(broker, {"consumer.session.timeout.ms": "60000"}) == (60_000, 5_000)
 
 
-async def test_groups_and_topics_are_closed_to_who_may_not_know_them(groups: GroupBroker) -> None:
+async def test_groups_and_topics_need_a_permission(groups: GroupBroker) -> None:
     await beat(groups)
-    groups.broker.allow((Operation.READ, "group"))
+    groups.broker.allow((AclOperation.READ, "group"))
     assert (await beat(groups, 1, subscribed_topic_names=["orders"])).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert partitions(await beat(groups, member_id="n", subscribed_topic_regex=".*", subscribed_topic_names=None)) == []
-    groups.broker.allow((Operation.DESCRIBE, "group"))
+    groups.broker.allow((AclOperation.DESCRIBE, "group"))
     assert (await beat(groups, 1)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
     (found,) = (await groups.ask(CONSUMER_DESCRIBE, 1, group_ids=["group"])).groups
     assert (found.error_code, found.members) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, [])
 
 
-async def test_the_protocol_can_be_switched_off(start_broker: StartBroker, nursery: trio.Nursery) -> None:
+async def test_the_consumer_protocol_can_be_disabled(start_broker: StartBroker, nursery: trio.Nursery) -> None:
     broker = GroupBroker(await start_broker(group_coordinator_rebalance_protocols="classic"))
     broker.start(nursery)
-    await broker.coordinator.ensure_topic()
+    await broker.coordinator.shards.ensure_topic()
     assert (await beat(broker)).error_code == ErrorCode.UNSUPPORTED_VERSION
     (group,) = (await broker.ask(CONSUMER_DESCRIBE, 1, group_ids=["group"])).groups
     assert group.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert (await broker.join(version=3)).error_code == 0
 
 
-async def test_an_empty_group_id_is_refused_to_everybody(groups: GroupBroker) -> None:
+async def test_an_empty_group_id_is_refused(groups: GroupBroker) -> None:
     protocol = join_group.JoinGroupRequestProtocol(name="range", metadata=b"")
     asked = {"group_id": "", "member_id": "", "protocol_type": "consumer", "session_timeout_ms": 10_000}
     answer = await groups.ask(JOIN, 9, **asked, rebalance_timeout_ms=1000, protocols=[protocol])
     assert answer.error_code == ErrorCode.INVALID_GROUP_ID
 
 
-async def test_metadata_too_large_for_the_log_is_refused_and_other_groups_go_on(groups: GroupBroker) -> None:
+async def test_metadata_too_large_for_the_log_is_refused_and_other_groups_work(groups: GroupBroker) -> None:
     other = await groups.join("other", version=3)
     huge = [join_group.JoinGroupRequestProtocol(name="range", metadata=bytes(2_000_000))]
     member = await groups.join("group", version=3, protocols=huge)

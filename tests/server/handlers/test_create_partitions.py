@@ -1,4 +1,4 @@
-"""CreatePartitions: more partitions, placed or assigned; each refusal with Kafka's code."""
+"""CreatePartitions: partitions placed by the broker or assigned; errors with Kafka's codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import create_partitions as messages
-from kbroker.server.authorization import Operation
+from kbroker.server.access.authorization import AclOperation
 from tests.server.handlers.harness import HandlerBroker
 
 CREATE_PARTITIONS = 37
@@ -26,11 +26,13 @@ async def create(broker: HandlerBroker, *topics: Any, version: int = 3, **member
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_new_partitions_have_leader_and_log_when_the_answer_leaves(broker: HandlerBroker, version: int) -> None:
+async def test_new_partitions_have_leader_and_log_when_the_response_is_sent(
+    broker: HandlerBroker, version: int
+) -> None:
     await broker.create_topic("orders", 2)
     (result,) = await create(broker, wish("orders", 4), version=version)
     assert (result.name, result.error_code, result.error_message) == ("orders", 0, None)
-    assert [each.leader for each in broker.image.topics["orders"].partitions] == [1, 1, 1, 1]
+    assert [partition.leader for partition in broker.image.topics["orders"].partitions] == [1, 1, 1, 1]
     assert broker.partitions.get("orders", 3) is not None
 
 
@@ -41,7 +43,7 @@ async def test_new_partitions_may_be_assigned(broker: HandlerBroker) -> None:
     assert len(broker.image.topics["orders"].partitions) == 3
 
 
-async def test_a_try_adds_nothing(broker: HandlerBroker) -> None:
+async def test_validate_only_adds_nothing(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
     good, bad = await create(broker, wish("orders", 5), wish("nowhere", 5), validate_only=True)
     assert (good.error_code, bad.error_code) == (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -54,15 +56,19 @@ async def test_a_try_adds_nothing(broker: HandlerBroker) -> None:
         (wish("orders", 3), ErrorCode.INVALID_PARTITIONS, "already has 3"),
         (wish("orders", 2), ErrorCode.INVALID_PARTITIONS, "would not be an increase"),
         (wish("orders", -1), ErrorCode.INVALID_PARTITIONS, "would not be an increase"),
-        (wish("orders", 5, [1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "2 partition(s)"),
-        (wish("orders", 4, [2]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "not there"),
-        (wish("orders", 4, []), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no broker"),
-        (wish("orders", 4, [1, 1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "twice"),
-        (wish("orders", 20_000), ErrorCode.POLICY_VIOLATION, "at most"),
+        (
+            wish("orders", 5, [1]),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "add 2 additional partition(s), but only 1 assignment(s)",
+        ),
+        (wish("orders", 4, [2]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 2, but no such broker is registered"),
+        (wish("orders", 4, []), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "an empty replica list"),
+        (wish("orders", 4, [1, 1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the broker 1 more than once"),
+        (wish("orders", 20_000), ErrorCode.POLICY_VIOLATION, "Excessively large number"),
         (wish("nowhere", 4), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nowhere"),
     ],
 )
-async def test_what_cannot_be_is_refused_with_kafkas_code(
+async def test_invalid_requests_get_kafkas_error_code(
     broker: HandlerBroker, wished: Any, code: ErrorCode, reason: str
 ) -> None:
     await broker.create_topic("orders", 3)
@@ -72,20 +78,20 @@ async def test_what_cannot_be_is_refused_with_kafkas_code(
     assert len(broker.image.topics["orders"].partitions) == 3
 
 
-async def test_a_topic_named_twice_is_refused_once_and_the_others_grow(broker: HandlerBroker) -> None:
+async def test_a_topic_named_twice_gets_one_error_and_the_others_grow(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
     await broker.create_topic("invoices")
     results = await create(broker, wish("orders", 2), wish("invoices", 2), wish("orders", 3))
-    assert [(each.name, each.error_code) for each in results] == [
+    assert [(result.name, result.error_code) for result in results] == [
         ("orders", ErrorCode.INVALID_REQUEST),
         ("invoices", 0),
     ]
     assert len(broker.image.topics["orders"].partitions) == 1
 
 
-async def test_who_may_not_alter_a_topic_adds_nothing(broker: HandlerBroker) -> None:
+async def test_adding_partitions_needs_a_permission(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
     await broker.create_topic("invoices")
-    broker.allow((Operation.ALTER, "invoices"))
+    broker.allow((AclOperation.ALTER, "invoices"))
     results = await create(broker, wish("orders", 2), wish("invoices", 2))
-    assert [each.error_code for each in results] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0]
+    assert [result.error_code for result in results] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0]

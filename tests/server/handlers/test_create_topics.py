@@ -1,4 +1,4 @@
-"""CreateTopics: with counts or assignments, with configs, or only tried; each refusal with Kafka's code."""
+"""CreateTopics: with counts or assignments, with configs, or validate-only; errors with Kafka's codes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.config import ConfigSource
+from kbroker.config.key import ConfigSource
 from kbroker.names import ZERO_UUID
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import create_topics as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import CLUSTER_NAME
-from tests.server.handlers.conftest import StartBroker
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import CLUSTER_NAME
+from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 
 CREATE_TOPICS = 19
@@ -45,23 +45,23 @@ async def create(broker: HandlerBroker, *topics: Any, version: int = 7, **member
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_topic_is_there_with_leader_and_log_when_the_answer_leaves(broker: HandlerBroker, version: int) -> None:
+async def test_a_topic_has_leader_and_log_when_the_response_is_sent(broker: HandlerBroker, version: int) -> None:
     (result,) = await create(broker, topic("orders", 3), version=version)
     created = broker.image.topics["orders"]
     assert (result.name, result.error_code, result.error_message or None) == ("orders", 0, None)
-    assert [each.leader for each in created.partitions] == [1, 1, 1]
+    assert [partition.leader for partition in created.partitions] == [1, 1, 1]
     assert broker.partitions.get("orders", 2) is not None
     assert result.topic_id == (created.id if version >= 7 else ZERO_UUID)
     if version >= 5:
         assert (result.num_partitions, result.replication_factor) == (3, 1)
 
 
-async def test_from_v5_on_every_config_is_told_with_its_source(start_broker: StartBroker) -> None:
+async def test_from_v5_on_every_config_is_returned_with_its_source(start_broker: StartBroker) -> None:
     broker = await start_broker(log_retention_hours=1)
     for version in VERSIONS:
         wish = topic(f"orders{version}", cleanup_policy="compact")
         (result,) = await create(broker, wish, version=version)
-        configs = {each.name: each for each in result.configs}
+        configs = {config.name: config for config in result.configs}
         if version < 5:
             assert configs == {}
             continue
@@ -74,10 +74,10 @@ async def test_from_v5_on_every_config_is_told_with_its_source(start_broker: Sta
             ConfigSource.STATIC_BROKER_CONFIG,
         )
         assert configs["segment.bytes"].config_source == ConfigSource.DEFAULT_CONFIG
-        assert not any(each.read_only or each.is_sensitive for each in result.configs)
+        assert not any(config.read_only or config.is_sensitive for config in result.configs)
 
 
-async def test_minus_one_stands_for_the_defaults(start_broker: StartBroker) -> None:
+async def test_minus_one_means_the_default(start_broker: StartBroker) -> None:
     broker = await start_broker(num_partitions=4)
     (result,) = await create(broker, topic("orders", -1, -1))
     assert (result.num_partitions, result.replication_factor) == (4, 1)
@@ -86,7 +86,7 @@ async def test_minus_one_stands_for_the_defaults(start_broker: StartBroker) -> N
 async def test_validate_only_creates_nothing(broker: HandlerBroker) -> None:
     for version in VERSIONS[1:]:
         results = await create(broker, topic("good", 2), topic("bad/name"), version=version, validate_only=True)
-        assert [each.error_code for each in results] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION]
+        assert [result.error_code for result in results] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION]
     assert results[0].num_partitions == 2
     assert broker.image.topics == {}
 
@@ -115,7 +115,7 @@ async def test_validate_only_creates_nothing(broker: HandlerBroker) -> None:
         (topic("__cluster_metadata"), ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_what_may_not_be_is_refused_and_the_rest_is_created(
+async def test_an_invalid_topic_is_refused_and_the_others_are_created(
     broker: HandlerBroker, wish: Any, code: ErrorCode
 ) -> None:
     await broker.create_topic("there")
@@ -124,19 +124,19 @@ async def test_what_may_not_be_is_refused_and_the_rest_is_created(
     assert (refused.name, refused.error_code, created.error_code) == (wish.name, code, 0)
     assert refused.error_message
     assert (refused.topic_id, refused.num_partitions, refused.replication_factor) == (ZERO_UUID, -1, -1)
-    assert refused.configs == []  # not null: Java's admin client does not survive that
+    assert refused.configs == []  # not null: Java's admin client fails on null
     assert set(broker.image.topics) == {"there", "the_re.", "fine"}
 
 
-async def test_an_assignment_is_followed(broker: HandlerBroker) -> None:
+async def test_an_assignment_of_replicas_is_used(broker: HandlerBroker) -> None:
     (result,) = await create(broker, assigned("orders", (1, [1]), (0, [1])))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 2, 1)
 
 
-async def test_a_name_that_stands_twice_is_refused_once(broker: HandlerBroker) -> None:
+async def test_a_topic_named_twice_gets_one_error(broker: HandlerBroker) -> None:
     for version in VERSIONS:
         results = await create(broker, topic("twice"), topic("once"), topic("twice", 2), version=version)
-        assert {each.name: each.error_code for each in results} == {
+        assert {result.name: result.error_code for result in results} == {
             "twice": ErrorCode.INVALID_REQUEST,
             "once": 0,
         }
@@ -145,21 +145,23 @@ async def test_a_name_that_stands_twice_is_refused_once(broker: HandlerBroker) -
     assert broker.image.topics == {}
 
 
-async def test_creation_needs_a_permission_and_so_does_seeing_the_configs(broker: HandlerBroker) -> None:
-    broker.allow((Operation.CREATE, "a"), (Operation.DESCRIBE_CONFIGS, "b"))
+async def test_creation_and_the_configs_in_the_response_need_permissions(broker: HandlerBroker) -> None:
+    broker.allow((AclOperation.CREATE, "a"), (AclOperation.DESCRIBE_CONFIGS, "b"))
     first, second = await create(broker, topic("a"), topic("b"))
     assert (first.error_code, first.topic_config_error_code) == (0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     assert (first.configs, first.num_partitions) == ([], -1)
     assert first.topic_id == broker.image.topics["a"].id
     assert second.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    broker.allow((Operation.CREATE, CLUSTER_NAME), (Operation.DESCRIBE_CONFIGS, "b"))
+    broker.allow((AclOperation.CREATE, CLUSTER_NAME), (AclOperation.DESCRIBE_CONFIGS, "b"))
     (second,) = await create(broker, topic("b", 2))
     assert (second.error_code, second.topic_config_error_code, second.num_partitions) == (0, 0, 2)
 
 
-async def test_a_bug_is_answered_for_each_topic(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_is_reported_for_each_topic(
+    broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(broker.controller, "create_topics", None)
     for version in VERSIONS:
         results = await create(broker, topic("a"), topic("b"), version=version)
-        assert [each.error_code for each in results] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+        assert [result.error_code for result in results] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
     assert broker.dispatch.bugs == len(VERSIONS)

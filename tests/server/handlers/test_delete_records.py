@@ -1,4 +1,4 @@
-"""DeleteRecords: the log begins later, at once; never past the high watermark."""
+"""DeleteRecords: the log start offset advances at once, but never past the high watermark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.errors import StorageFailure
 from kbroker.names import CONSUMER_OFFSETS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_records as messages
-from kbroker.server.authorization import Operation
+from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import make_batch
 from tests.server.handlers.harness import HandlerBroker
 
@@ -25,10 +25,12 @@ async def delete(broker: HandlerBroker, name: str, *wanted: tuple[int, int], ver
     response = await broker.ask(DELETE_RECORDS, version, topics=[topic], timeout_ms=1000)
     (result,) = response.topics
     assert result.name == name
-    return [(each.partition_index, each.low_watermark, each.error_code) for each in result.partitions]
+    return [
+        (partition.partition_index, partition.low_watermark, partition.error_code) for partition in result.partitions
+    ]
 
 
-async def test_the_log_begins_at_the_offset_in_every_version(broker: HandlerBroker) -> None:
+async def test_the_log_start_offset_advances_in_every_version(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     broker.append("a", make_batch(b"0", b"1", b"2", b"3"))
     for version in range(3):
@@ -36,7 +38,7 @@ async def test_the_log_begins_at_the_offset_in_every_version(broker: HandlerBrok
         assert broker.log("a").log_start_offset == version + 1
 
 
-async def test_minus_one_stands_for_the_high_watermark(broker: HandlerBroker) -> None:
+async def test_minus_one_means_the_high_watermark(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     broker.append("a", make_batch(b"0", b"1"))
     assert await delete(broker, "a", (0, -1)) == [(0, 2, 0)]
@@ -59,7 +61,7 @@ async def test_an_offset_out_of_range_is_refused(broker: HandlerBroker, offset: 
     assert broker.log("a").log_start_offset == 0
 
 
-async def test_a_topic_that_is_only_compacted_is_left_alone(broker: HandlerBroker) -> None:
+async def test_a_topic_that_is_only_compacted_is_refused(broker: HandlerBroker) -> None:
     await broker.create_topic("a", configs={"cleanup.policy": "compact"})
     await broker.create_topic("b", configs={"cleanup.policy": "compact,delete"})
     assert await delete(broker, "a", (0, 0)) == [(0, -1, ErrorCode.POLICY_VIOLATION)]
@@ -79,13 +81,13 @@ async def test_unknown_and_internal_topics_are_refused(broker: HandlerBroker) ->
 
 async def test_deletion_needs_a_permission(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
-    broker.allow((Operation.DESCRIBE, "a"))
+    broker.allow((AclOperation.DESCRIBE, "a"))
     assert await delete(broker, "a", (0, 0)) == [(0, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
-    broker.allow((Operation.DELETE, "a"))
+    broker.allow((AclOperation.DELETE, "a"))
     assert await delete(broker, "a", (0, 0)) == [(0, 0, 0)]
 
 
-async def test_a_disk_that_refuses_is_told(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_storage_failure_is_reported(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(log: object, offset: int) -> int:
         raise StorageFailure("broken")
 

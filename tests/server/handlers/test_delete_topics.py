@@ -1,4 +1,4 @@
-"""DeleteTopics: by name and by id; what is named wrongly or twice is left alone."""
+"""DeleteTopics: by name and by id; topics named wrongly or twice are not deleted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from kbroker.names import ZERO_UUID
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_topics as messages
-from kbroker.server.authorization import Operation
-from tests.server.handlers.conftest import StartBroker
+from kbroker.server.access.authorization import AclOperation
+from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 
 DELETE_TOPICS = 20
@@ -24,7 +24,7 @@ async def delete(broker: HandlerBroker, *states: Any) -> list[Any]:
     return responses
 
 
-async def test_topics_go_by_name_in_every_version(broker: HandlerBroker) -> None:
+async def test_topics_are_deleted_by_name_in_every_version(broker: HandlerBroker) -> None:
     for version in range(7):
         topic = await broker.create_topic("gone")
         members: dict[str, Any] = {"topics": [state("gone")]} if version >= 6 else {"topic_names": ["gone"]}
@@ -36,7 +36,7 @@ async def test_topics_go_by_name_in_every_version(broker: HandlerBroker) -> None
         assert broker.partitions.get("gone", 0) is None
 
 
-async def test_topics_go_by_id(broker: HandlerBroker) -> None:
+async def test_topics_are_deleted_by_id(broker: HandlerBroker) -> None:
     topic = await broker.create_topic("gone")
     await broker.create_topic("stays")
     (result,) = await delete(broker, state(topic_id=topic.id))
@@ -44,7 +44,7 @@ async def test_topics_go_by_id(broker: HandlerBroker) -> None:
     assert set(broker.image.topics) == {"stays"}
 
 
-async def test_unknown_topics_are_told_by_what_they_were_called(broker: HandlerBroker) -> None:
+async def test_unknown_topics_are_reported_by_name_or_id(broker: HandlerBroker) -> None:
     by_name, by_id = await delete(broker, state("absent"), state(topic_id=b"?" * 16))
     assert (by_name.name, by_name.error_code) == ("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert (by_id.name, by_id.topic_id, by_id.error_code) == (None, b"?" * 16, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -52,14 +52,14 @@ async def test_unknown_topics_are_told_by_what_they_were_called(broker: HandlerB
     assert by_id.error_message
 
 
-async def test_neither_and_both_are_refused(broker: HandlerBroker) -> None:
+async def test_a_topic_with_neither_or_both_of_name_and_id_is_refused(broker: HandlerBroker) -> None:
     topic = await broker.create_topic("a")
     neither, both = await delete(broker, state(), state("a", topic.id))
     assert neither.error_code == both.error_code == ErrorCode.INVALID_REQUEST
     assert set(broker.image.topics) == {"a"}
 
 
-async def test_what_is_named_twice_stays(broker: HandlerBroker) -> None:
+async def test_a_topic_named_twice_is_not_deleted(broker: HandlerBroker) -> None:
     topics = [await broker.create_topic(name) for name in ("a", "b", "c", "d")]
     results = await delete(
         broker,
@@ -68,7 +68,7 @@ async def test_what_is_named_twice_stays(broker: HandlerBroker) -> None:
         *[state("c"), state(topic_id=topics[2].id)],
         state("d"),
     )
-    codes = {(each.name, each.topic_id): each.error_code for each in results}
+    codes = {(result.name, result.topic_id): result.error_code for result in results}
     assert codes == {
         ("a", ZERO_UUID): ErrorCode.INVALID_REQUEST,
         (None, topics[1].id): ErrorCode.INVALID_REQUEST,
@@ -79,7 +79,7 @@ async def test_what_is_named_twice_stays(broker: HandlerBroker) -> None:
     assert set(broker.image.topics) == {"a", "b", "c"}
 
 
-async def test_where_deletion_is_forbidden_old_clients_get_a_code_that_they_know(start_broker: StartBroker) -> None:
+async def test_if_deletion_is_disabled_old_clients_get_a_code_that_they_know(start_broker: StartBroker) -> None:
     broker = await start_broker(delete_topic_enable="false")
     await broker.create_topic("a")
     for version in range(7):
@@ -93,10 +93,10 @@ async def test_where_deletion_is_forbidden_old_clients_get_a_code_that_they_know
 
 async def test_deletion_needs_a_permission_and_hides_names_behind_ids(broker: HandlerBroker) -> None:
     topics = {name: await broker.create_topic(name) for name in ("hidden", "seen", "mine")}
-    broker.allow((Operation.DESCRIBE, "seen"), (Operation.DESCRIBE, "mine"), (Operation.DELETE, "mine"))
-    results = await delete(broker, *[state(topic_id=each.id) for each in topics.values()], state("absent"))
+    broker.allow((AclOperation.DESCRIBE, "seen"), (AclOperation.DESCRIBE, "mine"), (AclOperation.DELETE, "mine"))
+    results = await delete(broker, *[state(topic_id=topic.id) for topic in topics.values()], state("absent"))
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert [(each.name, each.error_code) for each in results] == [
+    assert [(result.name, result.error_code) for result in results] == [
         (None, refused),
         ("seen", refused),
         ("mine", 0),
@@ -105,7 +105,7 @@ async def test_deletion_needs_a_permission_and_hides_names_behind_ids(broker: Ha
     assert set(broker.image.topics) == {"hidden", "seen"}
 
 
-async def test_a_topic_made_again_has_another_id_and_an_empty_log(broker: HandlerBroker) -> None:
+async def test_a_recreated_topic_has_another_id_and_an_empty_log(broker: HandlerBroker) -> None:
     from tests.log.batches import make_batch
 
     first = await broker.create_topic("a")

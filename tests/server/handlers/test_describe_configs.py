@@ -1,4 +1,4 @@
-"""DescribeConfigs: every config of every kind of resource, with sources, synonyms and words on request."""
+"""DescribeConfigs: all configs of all resource types, with sources, and synonyms and documentation on request."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from kbroker.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, ConfigType
-from kbroker.group_config import GROUP_CONFIGS
+from kbroker.config.broker import BROKER_CONFIGS
+from kbroker.config.group import GROUP_CONFIGS
+from kbroker.config.key import ConfigSource, ConfigType
+from kbroker.config.topic import TOPIC_CONFIGS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_configs as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import CLUSTER_NAME
-from tests.server.handlers.conftest import StartBroker
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import CLUSTER_NAME
+from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 
 DESCRIBE_CONFIGS = 32
@@ -33,7 +35,7 @@ async def describe(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_topic_tells_every_config_with_its_source(broker: HandlerBroker, version: int) -> None:
+async def test_every_topic_config_is_returned_with_its_source(broker: HandlerBroker, version: int) -> None:
     await broker.create_topic("orders", configs={"retention.ms": "5"})
     result, configs = await describe(broker, TOPIC, "orders", version=version)
     assert result.error_code == 0
@@ -48,23 +50,23 @@ async def test_a_topic_tells_every_config_with_its_source(broker: HandlerBroker,
     assert not any(config.read_only or config.is_sensitive or config.synonyms for config in configs.values())
 
 
-async def test_synonyms_and_documentation_come_on_request(broker: HandlerBroker) -> None:
+async def test_synonyms_and_documentation_are_returned_on_request(broker: HandlerBroker) -> None:
     await broker.create_topic("orders", configs={"cleanup.policy": "compact"})
     _, configs = await describe(broker, TOPIC, "orders")
     assert configs["cleanup.policy"].documentation is None
     _, configs = await describe(broker, TOPIC, "orders", include_synonyms=True, include_documentation=True)
-    synonyms = [(each.name, each.value, each.source) for each in configs["cleanup.policy"].synonyms]
+    synonyms = [(synonym.name, synonym.value, synonym.source) for synonym in configs["cleanup.policy"].synonyms]
     assert synonyms == [("cleanup.policy", "compact", 1), ("log.cleanup.policy", "delete", 5)]
     assert all(config.documentation for config in configs.values())
 
 
-async def test_names_may_be_chosen_and_unknown_ones_are_passed_over(broker: HandlerBroker) -> None:
+async def test_unknown_config_names_are_ignored(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
     _, configs = await describe(broker, TOPIC, "orders", "retention.ms", "no.such.config")
     assert list(configs) == ["retention.ms"]
 
 
-async def test_a_broker_tells_every_config_and_what_came_out_of_them(start_broker: StartBroker) -> None:
+async def test_every_broker_config_is_returned_with_its_effective_value(start_broker: StartBroker) -> None:
     broker = await start_broker(num_partitions=3, listeners="PLAINTEXT://127.0.0.1:0")
     _, configs = await describe(broker, BROKER, "1", include_synonyms=True, include_documentation=True)
     assert {name for name, key in BROKER_CONFIGS.items() if not key.is_retired} | {"node.id"} == set(configs)
@@ -77,7 +79,7 @@ async def test_a_broker_tells_every_config_and_what_came_out_of_them(start_broke
     assert all(config.documentation for config in configs.values())
 
 
-async def test_what_all_brokers_were_given_is_a_resource_of_its_own(broker: HandlerBroker) -> None:
+async def test_the_default_broker_resource_has_the_cluster_wide_configs(broker: HandlerBroker) -> None:
     _, configs = await describe(broker, BROKER, "")
     assert configs == {}
     await broker.controller.update_entity_configs("brokers/<default>", lambda _: {"log.retention.ms": "7"})
@@ -89,7 +91,7 @@ async def test_what_all_brokers_were_given_is_a_resource_of_its_own(broker: Hand
 
 async def test_loggers_groups_and_client_metrics_are_resources_too(broker: HandlerBroker) -> None:
     _, loggers = await describe(broker, LOGGER, "1")
-    assert loggers["kbroker.server.dispatch"].value in ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
+    assert loggers["kbroker.server.requests.dispatch"].value in ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
     assert {config.config_source for config in loggers.values()} == {ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG}
     _, group = await describe(broker, GROUP, "billing", include_synonyms=True)
     assert set(group) == set(GROUP_CONFIGS)
@@ -116,7 +118,7 @@ async def test_loggers_groups_and_client_metrics_are_resources_too(broker: Handl
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_what_is_not_there_is_refused_by_itself(
+async def test_a_resource_that_does_not_exist_is_refused(
     broker: HandlerBroker, kind: int, name: str, code: ErrorCode
 ) -> None:
     result, configs = await describe(broker, kind, name)
@@ -124,17 +126,17 @@ async def test_what_is_not_there_is_refused_by_itself(
     assert result.error_message
 
 
-async def test_one_refusal_does_not_spoil_the_others(broker: HandlerBroker) -> None:
+async def test_one_refused_resource_does_not_affect_the_others(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
     names = ("nowhere", "orders")
     resources = [messages.DescribeConfigsResource(resource_type=TOPIC, resource_name=name) for name in names]
     response = await broker.ask(DESCRIBE_CONFIGS, 4, resources=resources)
-    assert [(each.error_code, len(each.configs) > 0) for each in response.results] == [(3, False), (0, True)]
+    assert [(result.error_code, len(result.configs) > 0) for result in response.results] == [(3, False), (0, True)]
 
 
-async def test_who_may_not_see_configs_sees_none(broker: HandlerBroker) -> None:
+async def test_describing_configs_needs_a_permission(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
-    broker.allow((Operation.DESCRIBE_CONFIGS, "invoices"))
+    broker.allow((AclOperation.DESCRIBE_CONFIGS, "invoices"))
     for kind, name, code in (
         (TOPIC, "orders", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
         (BROKER, "1", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
@@ -142,6 +144,6 @@ async def test_who_may_not_see_configs_sees_none(broker: HandlerBroker) -> None:
     ):
         result, configs = await describe(broker, kind, name)
         assert (result.error_code, configs) == (code, {})
-    broker.allow((Operation.DESCRIBE_CONFIGS, CLUSTER_NAME))
+    broker.allow((AclOperation.DESCRIBE_CONFIGS, CLUSTER_NAME))
     result, _ = await describe(broker, BROKER, "1")
     assert result.error_code == 0

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_log_dirs as messages
-from kbroker.server.authorization import Operation
+from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import make_batch
 from tests.server.handlers.harness import HandlerBroker
 
@@ -22,12 +22,14 @@ async def ask(broker: HandlerBroker, version: int = 4, **topics: list[int]) -> A
 
 def sizes(result: Any) -> dict[tuple[str, int], int]:
     return {
-        (topic.name, each.partition_index): each.partition_size for topic in result.topics for each in topic.partitions
+        (topic.name, partition.partition_index): partition.partition_size
+        for topic in result.topics
+        for partition in topic.partitions
     }
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_a_directory_is_told_with_the_sizes_of_its_logs(broker: HandlerBroker, version: int) -> None:
+async def test_a_directory_is_described_with_the_sizes_of_its_logs(broker: HandlerBroker, version: int) -> None:
     await broker.create_topic("orders", 2)
     records = make_batch(b"a", b"b", b"c")
     size = len(records)
@@ -36,12 +38,14 @@ async def test_a_directory_is_told_with_the_sizes_of_its_logs(broker: HandlerBro
     (result,) = response.results
     assert (response.error_code, result.error_code, result.log_dir) == (0, 0, broker.directory.path)
     assert sizes(result) == {("orders", 0): 0, ("orders", 1): size}
-    assert not any(each.offset_lag or each.is_future_key for topic in result.topics for each in topic.partitions)
+    assert not any(
+        partition.offset_lag or partition.is_future_key for topic in result.topics for partition in topic.partitions
+    )
     if version >= 4:
         assert 0 <= result.usable_bytes < result.total_bytes
 
 
-async def test_partitions_may_be_chosen_and_unknown_ones_are_passed_over(broker: HandlerBroker) -> None:
+async def test_unknown_partitions_are_ignored(broker: HandlerBroker) -> None:
     await broker.create_topic("orders", 3)
     (result,) = (await ask(broker, orders=[1, 9], nowhere=[0])).results
     assert list(sizes(result)) == [("orders", 1)]
@@ -49,7 +53,7 @@ async def test_partitions_may_be_chosen_and_unknown_ones_are_passed_over(broker:
     assert result.topics == []
 
 
-async def test_a_log_that_nobody_used_is_measured_and_stays_unread(broker: HandlerBroker) -> None:
+async def test_an_unloaded_log_is_measured_and_stays_unloaded(broker: HandlerBroker) -> None:
     await broker.create_topic("orders")
     records = make_batch(b"value")
     size = len(records)
@@ -60,16 +64,16 @@ async def test_a_log_that_nobody_used_is_measured_and_stays_unread(broker: Handl
     unread = broker.directory.open_log("orders", 0, log.config)
     (result,) = (await ask(broker)).results
     assert sizes(result) == {("orders", 0): size}
-    assert not unread.is_loaded
+    assert unread.opened is None
 
 
-async def test_a_broken_directory_says_so(broker: HandlerBroker) -> None:
-    broker.partitions.gates[broker.directory.path].is_offline = True
+async def test_an_offline_directory_has_an_error(broker: HandlerBroker) -> None:
+    broker.log_dirs.gates[broker.directory.path].is_offline = True
     (result,) = (await ask(broker)).results
     assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
 
 
-async def test_who_may_not_describe_the_cluster_sees_nothing(broker: HandlerBroker) -> None:
-    broker.allow((Operation.DESCRIBE, "orders"))
+async def test_describing_log_dirs_needs_a_permission(broker: HandlerBroker) -> None:
+    broker.allow((AclOperation.DESCRIBE, "orders"))
     response = await ask(broker)
     assert (response.error_code, response.results) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])

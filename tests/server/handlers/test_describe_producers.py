@@ -1,4 +1,4 @@
-"""DescribeProducers: what a partition remembers of those who write to it."""
+"""DescribeProducers: the producers that a partition knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.errors import StorageFailure
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_producers as messages
-from kbroker.server.authorization import Operation
+from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import NOW, make_batch
 from tests.server.handlers.harness import HandlerBroker
 
@@ -26,27 +26,27 @@ async def ask(broker: HandlerBroker, name: str, index: int = 0) -> Any:
     return partition
 
 
-async def test_idempotent_and_transactional_producers_are_told(broker: HandlerBroker) -> None:
+async def test_idempotent_and_transactional_producers_are_described(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     broker.append("a", make_batch(b"0", b"1", producer_id=5, epoch=2, timestamp=NOW - 9))
     broker.append("a", make_batch(b"2", producer_id=6, transactional=True))
     broker.append("a", make_batch(b"3"))
     answer = await ask(broker, "a")
     told = {
-        each.producer_id: (
-            each.producer_epoch,
-            each.last_sequence,
-            each.last_timestamp,
-            each.coordinator_epoch,
-            each.current_txn_start_offset,
+        producer.producer_id: (
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_timestamp,
+            producer.coordinator_epoch,
+            producer.current_txn_start_offset,
         )
-        for each in answer.active_producers
+        for producer in answer.active_producers
     }
     assert answer.error_code == 0
     assert told == {5: (2, 1, NOW - 9, -1, -1), 6: (0, 0, NOW, -1, 2)}
 
 
-async def test_unknown_and_illegal_topics_are_told(broker: HandlerBroker) -> None:
+async def test_unknown_and_invalid_topics_are_reported(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     assert (await ask(broker, "a", 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (await ask(broker, "absent")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -55,18 +55,18 @@ async def test_unknown_and_illegal_topics_are_told(broker: HandlerBroker) -> Non
     assert "a/b" in illegal.error_message
 
 
-async def test_it_needs_the_permission_to_read(broker: HandlerBroker) -> None:
+async def test_describing_producers_needs_the_read_permission(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
-    broker.allow((Operation.DESCRIBE, "a"))
+    broker.allow((AclOperation.DESCRIBE, "a"))
     assert (await ask(broker, "a")).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    broker.allow((Operation.READ, "a"))
+    broker.allow((AclOperation.READ, "a"))
     assert (await ask(broker, "a")).error_code == 0
 
 
-async def test_a_disk_that_refuses_is_told(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_storage_failure_is_reported(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(log: object) -> None:
         raise StorageFailure("broken")
 
     await broker.create_topic("a")
-    monkeypatch.setattr(PartitionLog, "producers", property(fail))
+    monkeypatch.setattr(PartitionLog, "open", fail)
     assert (await ask(broker, "a")).error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: in the order of names, page by page, and never a null list."""
+"""DescribeTopicPartitions: sorted by name, in pages, without null lists."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from kbroker.names import ZERO_UUID
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_topic_partitions as messages
-from kbroker.server.authorization import Operation
-from tests.server.handlers.conftest import StartBroker
+from kbroker.server.access.authorization import AclOperation
+from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 
 DESCRIBE_TOPIC_PARTITIONS = 75
@@ -32,7 +32,7 @@ async def page(broker: HandlerBroker, *names: str, limit: int = 2000, cursor: tu
     response = await ask(broker, *names, limit=limit, cursor=cursor)
     following = response.next_cursor
     return (
-        [(topic.name, [each.partition_index for each in topic.partitions]) for topic in response.topics],
+        [(topic.name, [partition.partition_index for partition in topic.partitions]) for topic in response.topics],
         None if following is None else (following.topic_name, following.partition_index),
     )
 
@@ -44,7 +44,7 @@ async def stocked(broker: HandlerBroker) -> HandlerBroker:
     return broker
 
 
-async def test_a_partition_is_told_with_leader_and_replicas_and_empty_lists(stocked: HandlerBroker) -> None:
+async def test_a_partition_is_described_with_leader_and_replicas_and_empty_lists(stocked: HandlerBroker) -> None:
     (topic,) = (await ask(stocked, "c")).topics
     assert (topic.error_code, topic.name, topic.is_internal) == (0, "c", False)
     assert topic.topic_id == stocked.image.topics["c"].id
@@ -55,7 +55,7 @@ async def test_a_partition_is_told_with_leader_and_replicas_and_empty_lists(stoc
     assert partition.eligible_leader_replicas == partition.last_known_elr == partition.offline_replicas == []
 
 
-async def test_topics_come_sorted_and_once(stocked: HandlerBroker) -> None:
+async def test_topics_are_sorted_and_without_duplicates(stocked: HandlerBroker) -> None:
     everything = [("a", [0, 1]), ("b", [0, 1]), ("c", [0])]
     assert await page(stocked) == (everything, None)
     assert await page(stocked, "c", "a", "b", "a") == (everything, None)
@@ -63,7 +63,7 @@ async def test_topics_come_sorted_and_once(stocked: HandlerBroker) -> None:
 
 @pytest.mark.parametrize("names", [(), ("a", "b", "c")])
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 0, -3])
-async def test_pages_of_any_size_hold_everything_once(
+async def test_pages_of_any_size_have_every_partition_once(
     stocked: HandlerBroker, names: tuple[str, ...], limit: int
 ) -> None:
     seen: list[tuple[str, int]] = []
@@ -84,29 +84,29 @@ async def test_the_broker_limits_pages_too(start_broker: StartBroker) -> None:
     assert await page(broker, "a") == ([("a", [0, 1])], ("a", 2))
 
 
-async def test_a_cursor_past_the_end_of_its_topic_goes_on_with_the_next(stocked: HandlerBroker) -> None:
+async def test_a_cursor_past_the_end_of_its_topic_continues_with_the_next(stocked: HandlerBroker) -> None:
     assert await page(stocked, cursor=("a", 200)) == ([("a", []), ("b", [0, 1]), ("c", [0])], None)
     assert await page(stocked, cursor=("aa", 1)) == ([("b", [0, 1]), ("c", [0])], None)
 
 
 @pytest.mark.parametrize("cursor", [("zz", 0), ("a", -1)])
-async def test_a_cursor_that_cannot_be_is_refused(stocked: HandlerBroker, cursor: tuple[str, int]) -> None:
+async def test_an_invalid_cursor_is_refused(stocked: HandlerBroker, cursor: tuple[str, int]) -> None:
     response = await ask(stocked, "a", "b", cursor=cursor)
-    assert [(each.name, each.error_code) for each in response.topics] == [("a", 42), ("b", 42)]
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [("a", 42), ("b", 42)]
 
 
-async def test_what_is_not_there_is_told_among_the_others(stocked: HandlerBroker) -> None:
+async def test_unknown_topics_are_reported_in_name_order(stocked: HandlerBroker) -> None:
     response = await ask(stocked, "nowhere", "a", "no topic!")
-    assert [(each.name, each.error_code, each.topic_id == ZERO_UUID) for each in response.topics] == [
+    assert [(topic.name, topic.error_code, topic.topic_id == ZERO_UUID) for topic in response.topics] == [
         ("a", 0, False),
         ("no topic!", ErrorCode.INVALID_TOPIC_EXCEPTION, True),
         ("nowhere", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True),
     ]
 
 
-async def test_topics_that_a_client_may_not_see_are_hidden_unless_it_names_them(stocked: HandlerBroker) -> None:
-    stocked.allow((Operation.DESCRIBE, "b"))
+async def test_unauthorized_topics_are_hidden_unless_named(stocked: HandlerBroker) -> None:
+    stocked.allow((AclOperation.DESCRIBE, "b"))
     assert await page(stocked) == ([("b", [0, 1])], None)
     response = await ask(stocked, "a", "b", "nowhere")
-    assert [(each.name, each.error_code) for each in response.topics] == [("b", 0), ("a", 29), ("nowhere", 29)]
-    assert response.topics[0].topic_authorized_operations == 1 << Operation.DESCRIBE
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [("b", 0), ("a", 29), ("nowhere", 29)]
+    assert response.topics[0].topic_authorized_operations == 1 << AclOperation.DESCRIBE

@@ -1,4 +1,4 @@
-"""The requests of members, by way of bytes: joins, syncs, heartbeats, leaves, and who coordinates."""
+"""Requests of classic members as bytes: joins, syncs, heartbeats, leaves, and the lookup of coordinators."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import leave_group
-from kbroker.server.authorization import Operation
-from tests.server.handlers.conftest import StartBroker
+from kbroker.server.access.authorization import AclOperation
+from tests.server.conftest import StartBroker
 from tests.server.handlers.group_harness import FIND_COORDINATOR, HEARTBEAT, LEAVE, SYNC, GroupBroker
 
 
@@ -19,12 +19,12 @@ from tests.server.handlers.group_harness import FIND_COORDINATOR, HEARTBEAT, LEA
 async def groups(start_broker: StartBroker, nursery: trio.Nursery) -> GroupBroker:
     broker = GroupBroker(await start_broker(offsets_topic_num_partitions=4))
     broker.start(nursery)
-    await broker.coordinator.ensure_topic()
+    await broker.coordinator.shards.ensure_topic()
     return broker
 
 
 class Later:
-    """The answer of a request that waits."""
+    """Response of a request that waits."""
 
     def __init__(self, nursery: trio.Nursery, asking: Any) -> None:
         self.value: Any = None
@@ -39,7 +39,7 @@ class Later:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_the_first_question_for_a_coordinator_makes_the_topic(
+async def test_the_first_find_coordinator_creates_the_topic(
     start_broker: StartBroker, nursery: trio.Nursery, version: int
 ) -> None:
     broker = GroupBroker(await start_broker(offsets_topic_num_partitions=4))
@@ -48,9 +48,9 @@ async def test_the_first_question_for_a_coordinator_makes_the_topic(
     asked: dict[str, Any] = {"key": "group"} if version < 4 else {"coordinator_keys": ["group", "other"]}
     answer = await broker.ask(FIND_COORDINATOR, version, **asked)
     found = [answer] if version < 4 else answer.coordinators
-    assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [
-        (0, 1, "127.0.0.1", 9092)
-    ] * len(found)
+    assert [(row.error_code, row.node_id, row.host, row.port) for row in found] == [(0, 1, "127.0.0.1", 9092)] * len(
+        found
+    )
     assert len(found) == (1 if version < 4 else 2)
     topic = broker.broker.image.topics["__consumer_offsets"]
     assert len(topic.partitions) == 4
@@ -58,7 +58,7 @@ async def test_the_first_question_for_a_coordinator_makes_the_topic(
     assert (await broker.join(version=3)).error_code == 0
 
 
-async def test_a_coordinator_is_named_by_the_listener_that_asks(groups: GroupBroker) -> None:
+async def test_a_coordinator_is_returned_with_the_clients_listener(groups: GroupBroker) -> None:
     answer = await groups.broker.ask(FIND_COORDINATOR, 3, listener="EXTERNAL", key="group")
     assert (answer.host, answer.port) == ("kbroker.example", 19092)
 
@@ -66,11 +66,11 @@ async def test_a_coordinator_is_named_by_the_listener_that_asks(groups: GroupBro
 @pytest.mark.parametrize("key_type", [2, 9])
 async def test_only_groups_and_transactions_have_a_coordinator(groups: GroupBroker, key_type: int) -> None:
     answer = await groups.ask(FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=["x"])
-    told = [(each.key, each.error_code, each.node_id) for each in answer.coordinators]
+    told = [(coordinator.key, coordinator.error_code, coordinator.node_id) for coordinator in answer.coordinators]
     assert told == [("x", ErrorCode.INVALID_REQUEST, -1)]
 
 
-async def test_without_the_topic_nobody_can_join(start_broker: StartBroker) -> None:
+async def test_without_the_offsets_topic_a_join_is_refused(start_broker: StartBroker) -> None:
     broker = GroupBroker(await start_broker())
     assert (await broker.join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -83,7 +83,7 @@ async def test_a_member_joins_in_every_version(groups: GroupBroker, version: int
         answer = await groups.join(member_id=answer.member_id, version=version)
     assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
     assert answer.leader == answer.member_id == "me-1"
-    assert [(each.member_id, each.metadata) for each in answer.members] == [("me-1", b"subscription")]
+    assert [(member.member_id, member.metadata) for member in answer.members] == [("me-1", b"subscription")]
 
 
 @pytest.mark.parametrize("version", [0, 6, 7, 9])
@@ -96,13 +96,13 @@ async def test_a_refused_join_is_encoded_in_every_version(groups: GroupBroker, v
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_an_assignment_comes_back_in_every_version(groups: GroupBroker, version: int) -> None:
+async def test_an_assignment_is_returned_in_every_version(groups: GroupBroker, version: int) -> None:
     joined = await groups.join(version=3)
     answer = await groups.sync(joined.member_id, 1, {joined.member_id: b"mine"}, version=version)
     assert (answer.error_code, answer.assignment) == (0, b"mine")
 
 
-async def test_from_v5_on_a_sync_names_its_protocol(groups: GroupBroker) -> None:
+async def test_from_v5_on_a_sync_needs_its_protocol(groups: GroupBroker) -> None:
     joined = await groups.join(version=3)
     asked = {"group_id": "group", "member_id": joined.member_id, "generation_id": 1}
     assert (await groups.ask(SYNC, 5, **asked)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -128,7 +128,7 @@ async def test_members_wait_for_each_other(groups: GroupBroker, nursery: trio.Nu
     assert syncing.value.assignment == b"yours"
 
 
-async def test_a_silent_member_is_gone_after_its_session_timeout(
+async def test_a_silent_member_is_removed_after_its_session_timeout(
     groups: GroupBroker, autojump_clock: MockClock
 ) -> None:
     member = await groups.settle()
@@ -141,7 +141,7 @@ async def test_a_silent_member_is_gone_after_its_session_timeout(
     assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_member_that_does_not_rejoin_holds_nobody_for_longer_than_its_timeout(
+async def test_a_member_that_does_not_rejoin_delays_a_rebalance_by_at_most_its_timeout(
     groups: GroupBroker, autojump_clock: MockClock
 ) -> None:
     await groups.settle()
@@ -156,17 +156,17 @@ async def test_a_member_leaves_in_every_version(groups: GroupBroker, version: in
     member = await groups.settle()
     asked: dict[str, Any] = {"member_id": member}
     if version >= 3:
-        asked = {"members": [leave_group.MemberIdentity(member_id=each) for each in (member, "unknown")]}
+        asked = {"members": [leave_group.MemberIdentity(member_id=member_id) for member_id in (member, "unknown")]}
     answer = await groups.ask(LEAVE, version, group_id="group", **asked)
     assert answer.error_code == 0
     if version >= 3:
-        assert [(each.member_id, each.error_code) for each in answer.members] == [(member, 0), ("unknown", 25)]
+        assert [(member.member_id, member.error_code) for member in answer.members] == [(member, 0), ("unknown", 25)]
     else:
         again = await groups.ask(LEAVE, version, group_id="group", **asked)
         assert again.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_while_a_shard_loads_heartbeats_are_let_through_and_others_told_to_wait(groups: GroupBroker) -> None:
+async def test_during_a_load_heartbeats_succeed_and_other_requests_are_refused(groups: GroupBroker) -> None:
     member = await groups.settle()
     groups.restart()
     heartbeat = await groups.ask(HEARTBEAT, 4, group_id="group", member_id=member, generation_id=1)
@@ -175,7 +175,7 @@ async def test_while_a_shard_loads_heartbeats_are_let_through_and_others_told_to
     assert (await groups.sync(member, 1)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-async def test_a_group_is_there_again_after_a_restart(
+async def test_a_group_is_loaded_after_a_restart(
     groups: GroupBroker, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     member = await groups.settle()
@@ -190,17 +190,19 @@ async def test_a_group_is_there_again_after_a_restart(
     assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_whoever_waits_is_answered_when_the_broker_stops(groups: GroupBroker, nursery: trio.Nursery) -> None:
+async def test_waiting_requests_get_a_response_when_the_broker_stops(
+    groups: GroupBroker, nursery: trio.Nursery
+) -> None:
     await groups.settle()
     joining = Later(nursery, groups.join(version=3))
     await wait_all_tasks_blocked()
-    groups.coordinator.stop()
+    groups.coordinator.shards.stop()
     await wait_all_tasks_blocked()
     assert joining.value.error_code == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_group_is_closed_to_who_may_not_read_it(groups: GroupBroker) -> None:
-    groups.broker.allow((Operation.READ, "group"))
+async def test_joining_a_group_needs_a_permission(groups: GroupBroker) -> None:
+    groups.broker.allow((AclOperation.READ, "group"))
     assert (await groups.join("group")).error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert (await groups.join("other")).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
     answer = await groups.ask(FIND_COORDINATOR, 3, key="group")

@@ -1,4 +1,4 @@
-"""InitProducerId: an id of one's own for every idempotent producer; transactions are tested with whole brokers."""
+"""InitProducerId of idempotent producers; transactions are tested with complete brokers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import CLUSTER_NAME
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import CLUSTER_NAME
 from tests.server.handlers.harness import HandlerBroker
 
 INIT_PRODUCER_ID = 22
@@ -22,7 +22,7 @@ async def ask(broker: HandlerBroker, version: int = 5, **members: Any) -> tuple[
     return response.error_code, response.producer_id, response.producer_epoch
 
 
-async def test_every_producer_gets_an_id_of_its_own_with_epoch_0(broker: HandlerBroker) -> None:
+async def test_every_producer_gets_a_new_id_with_epoch_0(broker: HandlerBroker) -> None:
     answers = [await ask(broker, version) for version in VERSIONS]
     assert [(code, epoch) for code, _, epoch in answers] == [(0, 0)] * len(VERSIONS)
     ids = [producer_id for _, producer_id, _ in answers]
@@ -51,30 +51,32 @@ async def test_an_id_without_epoch_or_an_epoch_without_id_is_refused(broker: Han
         ({"transactional_id": "t", "transaction_timeout_ms": 0}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
     ],
 )
-async def test_a_transactional_id_is_checked(broker: HandlerBroker, members: dict[str, Any], code: ErrorCode) -> None:
+async def test_an_invalid_transactional_request_is_refused(
+    broker: HandlerBroker, members: dict[str, Any], code: ErrorCode
+) -> None:
     for version in VERSIONS:
         assert await ask(broker, version, **members) == (code, -1, -1)
 
 
-async def test_in_a_cluster_there_are_no_transactions_yet_and_clients_are_told_at_once(broker: HandlerBroker) -> None:
+async def test_in_a_cluster_transactions_are_refused_at_init(broker: HandlerBroker) -> None:
     broker.context.member = cast(Any, object())
     assert await ask(broker, transactional_id="t") == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
     assert (await ask(broker))[0] == ErrorCode.NONE
 
 
-async def test_permissions_are_asked_for(broker: HandlerBroker) -> None:
+async def test_producer_ids_need_a_permission(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     broker.allow()
     assert (await ask(broker))[0] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert (await ask(broker, transactional_id="t"))[0] == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    for allowed in ((Operation.IDEMPOTENT_WRITE, CLUSTER_NAME), (Operation.WRITE, "a")):
+    for allowed in ((AclOperation.IDEMPOTENT_WRITE, CLUSTER_NAME), (AclOperation.WRITE, "a")):
         broker.allow(allowed)
         assert (await ask(broker))[0] == 0
-    broker.allow((Operation.WRITE, ""))
+    broker.allow((AclOperation.WRITE, ""))
     assert (await ask(broker, transactional_id=""))[0] == ErrorCode.INVALID_REQUEST
 
 
-async def test_many_at_once_get_different_ids(broker: HandlerBroker) -> None:
+async def test_concurrent_requests_get_different_ids(broker: HandlerBroker) -> None:
     ids = []
 
     async def take() -> None:

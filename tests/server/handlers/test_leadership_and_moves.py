@@ -1,4 +1,4 @@
-"""ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments: on one broker, the right refusals."""
+"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments on one broker: errors as in Apache Kafka."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.controller.changes import TopicAdded
-from kbroker.controller.image import Partition, Topic
+from kbroker.controller.image import PartitionState, TopicImage
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_partition_reassignments, elect_leaders, list_partition_reassignments
 from tests.server.handlers.harness import HandlerBroker
@@ -18,12 +18,12 @@ PREFERRED, UNCLEAN = 0, 1
 
 @pytest.fixture
 async def stocked(broker: HandlerBroker) -> HandlerBroker:
-    """`orders` is as it should be; `moved` is led by its second replica, and `lost` by nobody."""
+    """Returns a broker with three topics: `orders` has its preferred leader, `moved` another one, `lost` none."""
     await broker.create_topic("orders", 2)
-    moved = Partition(1, 4, (1,), (2, 1), 0, adding_replicas=(1,), removing_replicas=(2,))
-    lost = Partition(-1, 4, (2,), (2,), 0)
-    foreign = [TopicAdded(Topic("moved", b"m" * 16, (moved,))), TopicAdded(Topic("lost", b"l" * 16, (lost,)))]
-    broker.controller.ledger.commit(foreign)
+    moved = PartitionState(1, 4, (1,), (2, 1), 0, adding_replicas=(1,), removing_replicas=(2,))
+    lost = PartitionState(-1, 4, (2,), (2,), 0)
+    foreign = [TopicAdded(TopicImage("moved", b"m" * 16, (moved,))), TopicAdded(TopicImage("lost", b"l" * 16, (lost,)))]
+    broker.controller.store.commit(foreign)
     return broker
 
 
@@ -36,9 +36,9 @@ async def elect(
     )
     assert response.error_code == 0
     return {
-        (topic.topic, each.partition_id): each.error_code
+        (topic.topic, result.partition_id): result.error_code
         for topic in response.replica_election_results
-        for each in topic.partition_result
+        for result in topic.partition_result
     }
 
 
@@ -52,7 +52,7 @@ async def test_an_election_is_not_needed_where_the_preferred_replica_leads(
     }
 
 
-async def test_a_replica_that_is_not_there_cannot_be_elected(stocked: HandlerBroker) -> None:
+async def test_an_offline_replica_cannot_be_elected(stocked: HandlerBroker) -> None:
     assert await elect(stocked, moved=[0], nowhere=[0], orders=[7]) == {
         ("moved", 0): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         ("nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -64,12 +64,12 @@ async def test_a_replica_that_is_not_there_cannot_be_elected(stocked: HandlerBro
     }
 
 
-async def test_an_election_for_all_tells_only_what_failed(stocked: HandlerBroker) -> None:
+async def test_an_election_for_all_partitions_reports_only_failures(stocked: HandlerBroker) -> None:
     assert await elect(stocked) == {("moved", 0): 80, ("lost", 0): 80}
     assert await elect(stocked, UNCLEAN) == {("lost", 0): 83}
 
 
-async def test_an_election_that_nobody_knows_or_may_ask_for_is_refused(stocked: HandlerBroker) -> None:
+async def test_an_unknown_or_unauthorized_election_is_refused(stocked: HandlerBroker) -> None:
     asked = [elect_leaders.TopicPartitions(topic="orders", partitions=[0])]
     answer = await stocked.ask(ELECT_LEADERS, 2, election_type=5, topic_partitions=asked)
     (topic,) = answer.replica_election_results
@@ -103,13 +103,13 @@ async def reassign(broker: HandlerBroker, name: str, index: int, replicas: Seque
         ("nowhere", 0, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-async def test_replicas_stay_where_they_are(
+async def test_reassignments_to_other_brokers_are_refused(
     stocked: HandlerBroker, version: int, name: str, index: int, replicas: list[int] | None, code: ErrorCode
 ) -> None:
     assert await reassign(stocked, name, index, replicas, version) == code
 
 
-async def test_moves_under_way_are_listed(stocked: HandlerBroker) -> None:
+async def test_ongoing_reassignments_are_listed(stocked: HandlerBroker) -> None:
     for asked in (
         None,
         [
@@ -125,7 +125,7 @@ async def test_moves_under_way_are_listed(stocked: HandlerBroker) -> None:
         assert (list(partition.adding_replicas), list(partition.removing_replicas)) == ([1], [2])
 
 
-async def test_who_may_not_is_refused(stocked: HandlerBroker) -> None:
+async def test_a_permission_is_required(stocked: HandlerBroker) -> None:
     stocked.allow()
     for key, version in ((ALTER_REASSIGNMENTS, 1), (LIST_REASSIGNMENTS, 0)):
         assert (await stocked.ask(key, version)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -1,4 +1,4 @@
-"""ListOffsets: earliest, latest, by timestamp, by isolation, fenced by epoch, and as clients of 2014 ask."""
+"""ListOffsets: earliest, latest, by timestamp, by isolation level, fenced by epoch, and in the format of v0."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from kbroker.errors import StorageFailure
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_offsets as messages
-from kbroker.server.authorization import Operation
-from tests.log.batches import NOW, make_batch, make_marker
+from kbroker.server.access.authorization import AclOperation
+from tests.log.batches import NOW, append_as_leader, make_batch, make_marker
 from tests.server.handlers.harness import HandlerBroker
 
 LIST_OFFSETS = 2
@@ -28,7 +28,7 @@ async def ask(
     max_num_offsets: int = 1,
     indexes: list[int] | None = None,
 ) -> list[Any]:
-    """One partition entry for each timestamp; all of partition 0 unless `indexes` says otherwise."""
+    """Requests one offset for each timestamp, of partition 0 or of the partitions in `indexes`."""
     wanted = [
         messages.ListOffsetsPartition(
             partition_index=index, timestamp=timestamp, current_leader_epoch=epoch, max_num_offsets=max_num_offsets
@@ -84,7 +84,7 @@ async def test_a_timestamp_finds_the_first_record_that_is_not_older(broker: Hand
     assert await find(broker, MAX_TIMESTAMP) == (0, 2, NOW - 5, 0)
 
 
-async def test_names_of_offsets_are_refused_before_the_version_that_has_them(broker: HandlerBroker) -> None:
+async def test_special_timestamps_are_refused_before_the_version_that_has_them(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     since = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, -6: 99, -(1 << 63): 99}
     for version in range(11):
@@ -107,10 +107,10 @@ async def test_committed_readers_see_the_last_stable_offset(broker: HandlerBroke
     assert (await find(broker, LATEST, isolation_level=1))[1] == 3
 
 
-async def test_consumers_see_up_to_the_high_watermark_and_those_who_debug_all(broker: HandlerBroker) -> None:
+async def test_consumers_see_up_to_the_high_watermark_and_debugging_consumers_see_all(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     broker.append("a", make_batch(b"0", timestamp=NOW - 10))
-    broker.log("a").append_as_leader(make_batch(b"1", timestamp=NOW - 5), 0, NOW)
+    append_as_leader(broker.log("a"), make_batch(b"1", timestamp=NOW - 5), 0, NOW)
     assert (await find(broker, LATEST))[1] == 1
     assert (await find(broker, LATEST, replica_id=-2))[1] == 2
     assert (await find(broker, NOW - 5)) == (0, -1, -1, -1)
@@ -129,39 +129,41 @@ async def test_another_leader_epoch_is_fenced_from_v4_on(broker: HandlerBroker) 
         assert await find(broker, EARLIEST, epoch=1, version=version) == (0, 0, -1, 0)
 
 
-async def test_unknown_partitions_are_told_in_every_version(broker: HandlerBroker) -> None:
+async def test_unknown_partitions_are_reported_in_every_version(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for version in range(11):
         answers = await ask(broker, LATEST, LATEST, indexes=[1, -1], version=version)
-        assert [each.error_code for each in answers] == [unknown, unknown]
+        assert [answer.error_code for answer in answers] == [unknown, unknown]
         (answer,) = await ask(broker, LATEST, name="absent", version=version)
         assert (answer.error_code, answer.offset, answer.old_style_offsets) == (unknown, -1, [])
 
 
-async def test_a_partition_that_others_lead_is_told(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partition_led_by_another_broker_is_refused(
+    broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await broker.create_topic("a")
     monkeypatch.setattr(broker.partitions, "get", lambda name, index: None)
     (answer,) = await ask(broker, LATEST)
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_partition_asked_for_twice_is_refused_once(broker: HandlerBroker) -> None:
+async def test_a_partition_named_twice_gets_one_error(broker: HandlerBroker) -> None:
     await broker.create_topic("a", 2)
     answers = await ask(broker, LATEST, LATEST, EARLIEST, indexes=[0, 1, 0])
-    assert {each.partition_index: each.error_code for each in answers} == {0: ErrorCode.INVALID_REQUEST, 1: 0}
+    assert {answer.partition_index: answer.error_code for answer in answers} == {0: ErrorCode.INVALID_REQUEST, 1: 0}
     assert len(answers) == 2
 
 
 async def test_topics_that_may_not_be_described_are_refused(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
-    broker.allow((Operation.READ, "a"))
+    broker.allow((AclOperation.READ, "a"))
     for version in range(11):
         (answer,) = await ask(broker, LATEST, version=version)
         assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-async def test_a_disk_that_refuses_is_told(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_storage_failure_is_reported(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(log: object, timestamp: int) -> None:
         raise StorageFailure("broken")
 
@@ -177,7 +179,7 @@ async def old_offsets(broker: HandlerBroker, timestamp: int, count: int = 100, r
     return offsets
 
 
-async def test_v0_answers_with_the_starts_of_segments_newest_first(broker: HandlerBroker) -> None:
+async def test_v0_returns_segment_starts_newest_first(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     assert await old_offsets(broker, LATEST) == [0]
     assert await old_offsets(broker, EARLIEST) == [0]
@@ -193,24 +195,28 @@ async def test_v0_answers_with_the_starts_of_segments_newest_first(broker: Handl
     assert await old_offsets(broker, NOW - 31) == []
     assert await old_offsets(broker, NOW - 30) == [0]
     assert await old_offsets(broker, NOW - 15) == [2, 0]
-    assert await old_offsets(broker, NOW - 5) == [4, 2, 0]  # all is older, but the end is of this very moment
+    assert await old_offsets(broker, NOW - 5) == [
+        4,
+        2,
+        0,
+    ]  # all segments are older, but the log end is as recent as the clock
     assert await old_offsets(broker, NOW) == [6, 4, 2, 0]
 
 
-async def test_v0_begins_at_the_log_start_and_ends_at_the_high_watermark(broker: HandlerBroker) -> None:
+async def test_v0_offsets_are_between_log_start_and_high_watermark(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     broker.append("a", make_batch(b"0", b"1"))
     broker.log("a").delete_records_before(1)
-    broker.log("a").append_as_leader(make_batch(b"2"), 0, NOW)
+    append_as_leader(broker.log("a"), make_batch(b"2"), 0, NOW)
     assert await old_offsets(broker, EARLIEST) == [1]
     assert await old_offsets(broker, LATEST) == [2, 1]
     assert await old_offsets(broker, LATEST, replica_id=-2) == [3, 1]
 
 
-async def test_many_logs_that_nobody_has_used_are_loaded_in_turns(broker: HandlerBroker) -> None:
+async def test_many_unloaded_logs_are_loaded_in_slices(broker: HandlerBroker) -> None:
     await broker.create_topic("a", partitions=40)
     broker.append("a", make_batch(b"one"), 39)
     answers = await ask(broker, *[LATEST] * 40, indexes=list(range(40)))
-    assert [(each.partition_index, each.error_code, each.offset) for each in answers] == [
+    assert [(answer.partition_index, answer.error_code, answer.offset) for answer in answers] == [
         (index, 0, 1 if index == 39 else 0) for index in range(40)
     ]

@@ -1,4 +1,4 @@
-"""Metadata: brokers of the right listener, topics by name and by id, and topics that come to be by asking."""
+"""Metadata: brokers of the client's listener, topics by name and by id, and automatic creation of topics."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, cast
 import pytest
 import trio
 
-from kbroker.config import Endpoint
+from kbroker.config.endpoints import Endpoint
 from kbroker.controller.changes import BrokerAdded, TopicAdded, apply
-from kbroker.controller.image import Broker, Image, Partition, Topic
+from kbroker.controller.image import BrokerRegistration, Image, PartitionState, TopicImage
 from kbroker.names import CONSUMER_OFFSETS, TRANSACTION_STATE, ZERO_UUID
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import metadata as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import CLUSTER_NAME
-from tests.server.handlers.conftest import StartBroker
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import CLUSTER_NAME
+from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import FrozenController, HandlerBroker
 
 METADATA = 3
@@ -32,11 +32,11 @@ def by_id(*ids: bytes) -> list[Any]:
 
 
 def topics_of(response: Any) -> dict[str | None, Any]:
-    return {each.name: each for each in response.topics}
+    return {topic.name: topic for topic in response.topics}
 
 
 def codes_of(response: Any) -> dict[str | None, int]:
-    return {each.name: each.error_code for each in response.topics}
+    return {topic.name: topic.error_code for topic in response.topics}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -45,11 +45,16 @@ async def test_a_topic_is_described_in_every_version(broker: HandlerBroker, vers
     response = await broker.ask(METADATA, version, topics=named("orders"))
     (answer,) = response.topics
     assert (answer.error_code, answer.name) == (0, "orders")
-    assert [each.partition_index for each in answer.partitions] == [0, 1]
-    for each in answer.partitions:
-        assert (each.error_code, each.leader_id, each.replica_nodes, each.isr_nodes) == (0, 1, [1], [1])
-        assert each.leader_epoch == (0 if version >= 7 else -1)
-        assert each.offline_replicas == []
+    assert [partition.partition_index for partition in answer.partitions] == [0, 1]
+    for partition in answer.partitions:
+        assert (partition.error_code, partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (
+            0,
+            1,
+            [1],
+            [1],
+        )
+        assert partition.leader_epoch == (0 if version >= 7 else -1)
+        assert partition.offline_replicas == []
     assert answer.topic_id == (topic.id if version >= 10 else ZERO_UUID)
     assert answer.topic_authorized_operations == UNASKED
     (node,) = response.brokers
@@ -60,15 +65,15 @@ async def test_a_topic_is_described_in_every_version(broker: HandlerBroker, vers
         assert response.cluster_id == broker.image.cluster_id != ""
 
 
-async def test_the_endpoint_is_that_of_the_listener_that_was_asked(broker: HandlerBroker) -> None:
+async def test_the_endpoint_is_that_of_the_clients_listener(broker: HandlerBroker) -> None:
     response = await broker.ask(METADATA, 12, listener="EXTERNAL", topics=[])
-    assert [(each.host, each.port) for each in response.brokers] == [("kbroker.example", 19092)]
+    assert [(broker.host, broker.port) for broker in response.brokers] == [("kbroker.example", 19092)]
 
 
-async def test_the_rack_is_told(start_broker: StartBroker) -> None:
+async def test_the_rack_is_returned(start_broker: StartBroker) -> None:
     broker = await start_broker(broker_rack="cellar")
     response = await broker.ask(METADATA, 1, topics=[])
-    assert [each.rack for each in response.brokers] == ["cellar"]
+    assert [broker.rack for broker in response.brokers] == ["cellar"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -87,7 +92,7 @@ async def test_an_empty_list_means_no_topic_from_v1_on(broker: HandlerBroker, ve
     assert len(response.brokers) == 1
 
 
-async def test_the_answer_about_all_topics_follows_the_changes(broker: HandlerBroker) -> None:
+async def test_the_cached_response_for_all_topics_follows_changes(broker: HandlerBroker) -> None:
     assert codes_of(await broker.ask(METADATA, 12, topics=None)) == {}
     await broker.create_topic("a")
     assert codes_of(await broker.ask(METADATA, 12, topics=None)) == {"a": 0}
@@ -96,19 +101,19 @@ async def test_the_answer_about_all_topics_follows_the_changes(broker: HandlerBr
     assert codes_of(await broker.ask(METADATA, 12, topics=None)) == {}
 
 
-async def test_the_answer_about_all_topics_differs_by_listener_and_version(broker: HandlerBroker) -> None:
+async def test_the_cached_response_for_all_topics_differs_by_listener_and_version(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     for version in (1, 9, 12):
         for listener, port in (("PLAINTEXT", 9092), ("EXTERNAL", 19092)):
             response = await broker.ask(METADATA, version, listener=listener, topics=None)
-            assert [each.port for each in response.brokers] == [port]
+            assert [broker.port for broker in response.brokers] == [port]
             assert codes_of(response) == {"a": 0}
 
 
-async def test_a_name_asked_for_twice_is_answered_once(broker: HandlerBroker) -> None:
+async def test_a_topic_named_twice_is_returned_once(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
     response = await broker.ask(METADATA, 12, topics=named("a", "a"))
-    assert [each.name for each in response.topics] == ["a"]
+    assert [topic.name for topic in response.topics] == ["a"]
 
 
 @pytest.mark.parametrize("version", [12, 13])
@@ -125,7 +130,7 @@ async def test_an_unknown_id_has_its_own_code_and_no_name(broker: HandlerBroker)
     assert (answer.name, answer.topic_id, answer.error_code) == (None, b"?" * 16, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-async def test_one_id_makes_the_request_one_by_ids(broker: HandlerBroker) -> None:
+async def test_with_one_id_all_topics_are_looked_up_by_id(broker: HandlerBroker) -> None:
     topic = await broker.create_topic("a")
     await broker.create_topic("b")
     response = await broker.ask(METADATA, 12, topics=[*by_id(topic.id), *named("b")])
@@ -142,17 +147,17 @@ async def test_an_id_before_v12_is_refused_for_each_topic(broker: HandlerBroker,
 @pytest.mark.parametrize("version", [10, 11, 12, 13])
 async def test_neither_name_nor_id_is_refused(broker: HandlerBroker, version: int) -> None:
     response = await broker.ask(METADATA, version, topics=named(None))
-    assert [each.error_code for each in response.topics] == [ErrorCode.INVALID_REQUEST]
+    assert [topic.error_code for topic in response.topics] == [ErrorCode.INVALID_REQUEST]
     assert response.error_code == (ErrorCode.INVALID_REQUEST if version >= 13 else 0)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_missing_topic_is_created_and_answered_as_itself(start_broker: StartBroker, version: int) -> None:
+async def test_a_missing_topic_is_created_and_returned(start_broker: StartBroker, version: int) -> None:
     broker = await start_broker(num_partitions=3)
     response = await broker.ask(METADATA, version, topics=named("fresh"))
     (answer,) = response.topics
     assert (answer.name, answer.error_code, len(answer.partitions)) == ("fresh", 0, 3)
-    assert all(each.leader_id == 1 for each in answer.partitions)
+    assert all(partition.leader_id == 1 for partition in answer.partitions)
     assert broker.partitions.get("fresh", 2) is not None
 
 
@@ -174,7 +179,7 @@ async def test_the_config_may_forbid_the_creation(start_broker: StartBroker) -> 
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ü", "x" * 250])
-async def test_an_illegal_name_is_never_created(broker: HandlerBroker, name: str) -> None:
+async def test_a_topic_with_an_invalid_name_is_not_created(broker: HandlerBroker, name: str) -> None:
     response = await broker.ask(METADATA, 12, topics=named(name, "fine"))
     assert codes_of(response) == {name: ErrorCode.INVALID_TOPIC_EXCEPTION, "fine": 0}
 
@@ -185,13 +190,13 @@ async def test_a_name_that_collides_is_refused(broker: HandlerBroker) -> None:
     assert codes_of(response) == {"a_b": ErrorCode.INVALID_TOPIC_EXCEPTION}
 
 
-async def test_a_factor_that_cannot_be_had_is_told(start_broker: StartBroker) -> None:
+async def test_an_impossible_replication_factor_is_reported(start_broker: StartBroker) -> None:
     broker = await start_broker(default_replication_factor=3)
     response = await broker.ask(METADATA, 12, topics=named("fresh"))
     assert codes_of(response) == {"fresh": ErrorCode.INVALID_REPLICATION_FACTOR}
 
 
-async def test_many_who_ask_for_one_new_topic_all_get_it(broker: HandlerBroker) -> None:
+async def test_concurrent_requests_for_one_new_topic_all_get_it(broker: HandlerBroker) -> None:
     responses = []
 
     async def ask() -> None:
@@ -200,8 +205,8 @@ async def test_many_who_ask_for_one_new_topic_all_get_it(broker: HandlerBroker) 
     async with trio.open_nursery() as nursery:
         for _ in range(5):
             nursery.start_soon(ask)
-    ids = {each.topics[0].topic_id for each in responses}
-    assert [codes_of(each) for each in responses] == [{"fresh": 0}] * 5
+    ids = {response.topics[0].topic_id for response in responses}
+    assert [codes_of(response) for response in responses] == [{"fresh": 0}] * 5
     assert len(ids) == 1
 
 
@@ -211,18 +216,18 @@ async def test_internal_topics_are_created_with_their_own_counts_and_configs(sta
     answers = topics_of(response)
     assert len(answers[CONSUMER_OFFSETS].partitions) == 7
     assert len(answers[TRANSACTION_STATE].partitions) == 5
-    assert all(each.is_internal for each in response.topics)
+    assert all(topic.is_internal for topic in response.topics)
     assert broker.image.topics[CONSUMER_OFFSETS].configs["cleanup.policy"] == "compact"
     assert broker.image.topics[TRANSACTION_STATE].configs["min.insync.replicas"] == "1"
 
 
-async def test_a_common_topic_is_not_internal(broker: HandlerBroker) -> None:
+async def test_a_topic_of_a_client_is_not_internal(broker: HandlerBroker) -> None:
     response = await broker.ask(METADATA, 12, topics=named("orders"))
     assert not response.topics[0].is_internal
 
 
 @pytest.mark.parametrize("version", [8, 10, 12])
-async def test_authorized_operations_are_told_to_those_who_ask(broker: HandlerBroker, version: int) -> None:
+async def test_authorized_operations_are_returned_on_request(broker: HandlerBroker, version: int) -> None:
     await broker.create_topic("a")
     response = await broker.ask(
         METADATA,
@@ -233,15 +238,15 @@ async def test_authorized_operations_are_told_to_those_who_ask(broker: HandlerBr
     )
     assert response.topics[0].topic_authorized_operations == 0b1101_1111_1000
     assert response.cluster_authorized_operations == (0b1_1111_1010_0000 if version <= 10 else UNASKED)
-    # The kept answer without them is another one.
+    # The cached response has no authorized operations.
     plain = await broker.ask(METADATA, version, topics=None)
     assert plain.topics[0].topic_authorized_operations == UNASKED
     assert plain.cluster_authorized_operations == UNASKED
 
 
-async def test_operations_are_those_that_are_allowed(broker: HandlerBroker) -> None:
+async def test_authorized_operations_follow_the_permissions(broker: HandlerBroker) -> None:
     await broker.create_topic("a")
-    broker.allow((Operation.DESCRIBE, "a"), (Operation.READ, "a"))
+    broker.allow((AclOperation.DESCRIBE, "a"), (AclOperation.READ, "a"))
     response = await broker.ask(
         METADATA,
         8,
@@ -249,21 +254,21 @@ async def test_operations_are_those_that_are_allowed(broker: HandlerBroker) -> N
         include_topic_authorized_operations=True,
         include_cluster_authorized_operations=True,
     )
-    assert response.topics[0].topic_authorized_operations == 1 << Operation.DESCRIBE | 1 << Operation.READ
+    assert response.topics[0].topic_authorized_operations == 1 << AclOperation.DESCRIBE | 1 << AclOperation.READ
     assert response.cluster_authorized_operations == 0
 
 
 async def test_topics_that_may_not_be_described_are_hidden(broker: HandlerBroker) -> None:
     seen = await broker.create_topic("seen")
     hidden = await broker.create_topic("hidden")
-    broker.allow((Operation.DESCRIBE, "seen"))
+    broker.allow((AclOperation.DESCRIBE, "seen"))
     assert codes_of(await broker.ask(METADATA, 12, topics=None)) == {"seen": 0}
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     by_name = await broker.ask(METADATA, 12, topics=named("seen", "hidden", "absent"))
     assert codes_of(by_name) == {"seen": 0, "hidden": refused, "absent": refused}
     assert topics_of(by_name)["hidden"].topic_id == ZERO_UUID
     answers = {
-        each.topic_id: each for each in (await broker.ask(METADATA, 12, topics=by_id(seen.id, hidden.id))).topics
+        topic.topic_id: topic for topic in (await broker.ask(METADATA, 12, topics=by_id(seen.id, hidden.id))).topics
     }
     assert (answers[seen.id].name, answers[hidden.id].name) == ("seen", None)
     assert answers[hidden.id].error_code == refused
@@ -271,20 +276,27 @@ async def test_topics_that_may_not_be_described_are_hidden(broker: HandlerBroker
 
 
 async def test_creation_needs_a_permission_for_the_cluster_or_for_the_topic(broker: HandlerBroker) -> None:
-    describe = [(Operation.DESCRIBE, name) for name in ("a", "b", "c")]
-    broker.allow(*describe, (Operation.CREATE, "a"))
+    describe = [(AclOperation.DESCRIBE, name) for name in ("a", "b", "c")]
+    broker.allow(*describe, (AclOperation.CREATE, "a"))
     response = await broker.ask(METADATA, 12, topics=named("a", "b"))
     assert codes_of(response) == {"a": 0, "b": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-    broker.allow(*describe, (Operation.CREATE, CLUSTER_NAME))
+    broker.allow(*describe, (AclOperation.CREATE, CLUSTER_NAME))
     assert codes_of(await broker.ask(METADATA, 12, topics=named("c"))) == {"c": 0}
 
 
 def put_cluster_of_three(broker: HandlerBroker) -> None:
-    """Broker 2 lacks the listener, broker 3 is gone; 1 leads partition 0, 2 leads 1, 3 leads 2."""
+    """Broker 2 lacks the listener, broker 3 is offline; 1 leads partition 0, 2 leads 1, 3 leads 2."""
     plain = Endpoint("PLAINTEXT", "127.0.0.1", 9092)
-    brokers = [Broker(1, 10, (plain,)), Broker(2, 11, (Endpoint("INTERNAL", "127.0.0.1", 9093),))]
-    partitions = tuple(Partition(leader, 4, (1, 2), (1, 2, 3), 0) for leader in (1, 2, 3))
-    topic = Topic("orders", b"t" * 16, (*partitions, Partition(1, 4, (1,), (1,), 0), Partition(-1, 4, (3,), (3,), 0)))
+    brokers = [
+        BrokerRegistration(1, 10, (plain,)),
+        BrokerRegistration(2, 11, (Endpoint("INTERNAL", "127.0.0.1", 9093),)),
+    ]
+    partitions = tuple(PartitionState(leader, 4, (1, 2), (1, 2, 3), 0) for leader in (1, 2, 3))
+    topic = TopicImage(
+        "orders",
+        b"t" * 16,
+        (*partitions, PartitionState(1, 4, (1,), (1,), 0), PartitionState(-1, 4, (3,), (3,), 0)),
+    )
     image = apply(Image("id", 1, 1), [*map(BrokerAdded, brokers), TopicAdded(topic)])
     broker.context.controller = cast(Any, FrozenController(image))
 
@@ -292,28 +304,36 @@ def put_cluster_of_three(broker: HandlerBroker) -> None:
 @pytest.mark.parametrize(
     ("version", "missing_listener"), [(1, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)]
 )
-async def test_leaders_out_of_reach_are_told(broker: HandlerBroker, version: int, missing_listener: ErrorCode) -> None:
+async def test_unreachable_leaders_are_reported(
+    broker: HandlerBroker, version: int, missing_listener: ErrorCode
+) -> None:
     put_cluster_of_three(broker)
     response = await broker.ask(METADATA, version, topics=named("orders"))
     partitions = response.topics[0].partitions
     gone = ErrorCode.LEADER_NOT_AVAILABLE
-    assert [each.error_code for each in partitions] == [0, missing_listener, gone, 0, gone]
-    assert [each.leader_id for each in partitions] == [1, -1, -1, 1, -1]
+    assert [partition.error_code for partition in partitions] == [0, missing_listener, gone, 0, gone]
+    assert [partition.leader_id for partition in partitions] == [1, -1, -1, 1, -1]
     assert partitions[1].replica_nodes == [1, 2, 3]
     assert partitions[1].isr_nodes == [1, 2]
-    assert [each.node_id for each in response.brokers] == [1]
+    assert [broker.node_id for broker in response.brokers] == [1]
 
 
-async def test_replicas_out_of_reach_are_offline(broker: HandlerBroker) -> None:
+async def test_unreachable_replicas_are_offline(broker: HandlerBroker) -> None:
     put_cluster_of_three(broker)
     response = await broker.ask(METADATA, 5, topics=named("orders"))
-    assert [each.offline_replicas for each in response.topics[0].partitions] == [[2, 3], [2, 3], [2, 3], [], [3]]
+    assert [partition.offline_replicas for partition in response.topics[0].partitions] == [
+        [2, 3],
+        [2, 3],
+        [2, 3],
+        [],
+        [3],
+    ]
 
 
-async def test_v0_leaves_out_replicas_that_its_clients_could_not_look_up(broker: HandlerBroker) -> None:
+async def test_v0_leaves_out_unreachable_replicas(broker: HandlerBroker) -> None:
     put_cluster_of_three(broker)
     response = await broker.ask(METADATA, 0, topics=named("orders"))
     partitions = response.topics[0].partitions
-    assert [each.replica_nodes for each in partitions] == [[1], [1], [1], [1], []]
+    assert [partition.replica_nodes for partition in partitions] == [[1], [1], [1], [1], []]
     assert partitions[0].error_code == ErrorCode.REPLICA_NOT_AVAILABLE
     assert partitions[3].error_code == 0

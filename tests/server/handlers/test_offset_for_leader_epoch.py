@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch ended, so that a client sees that what it read is no longer there."""
+"""OffsetForLeaderEpoch: the end of a leader epoch, by which a client detects truncation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from kbroker.errors import StorageFailure
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_for_leader_epoch as messages
-from kbroker.server.authorization import Operation
-from kbroker.server.permissions import CLUSTER_NAME
+from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.permissions import CLUSTER_NAME
 from tests.log.batches import make_batch
 from tests.server.handlers.harness import HandlerBroker
 
@@ -31,14 +31,14 @@ async def ask(
 
 
 async def two_epochs(broker: HandlerBroker) -> None:
-    """Offsets 0 and 1 in epoch 0, offset 2 in epoch 1."""
+    """Appends offsets 0 and 1 in epoch 0, and offset 2 in epoch 1."""
     await broker.create_topic("a")
     broker.append("a", make_batch(b"0", b"1"))
     await broker.controller.bump_leader_epochs([("a", 0)])
     broker.append("a", make_batch(b"2"), epoch=1)
 
 
-async def test_the_end_of_an_epoch_is_told_in_every_version(broker: HandlerBroker) -> None:
+async def test_the_end_of_an_epoch_is_returned_in_every_version(broker: HandlerBroker) -> None:
     await two_epochs(broker)
     for version in VERSIONS:
         old = await ask(broker, 0, version=version)
@@ -48,11 +48,37 @@ async def test_the_end_of_an_epoch_is_told_in_every_version(broker: HandlerBroke
             assert (old.leader_epoch, now.leader_epoch) == (0, 1)
 
 
-async def test_an_epoch_that_never_was_has_no_end(broker: HandlerBroker) -> None:
+async def test_an_unknown_epoch_has_no_end_offset(broker: HandlerBroker) -> None:
     await two_epochs(broker)
     for epoch in (5, -1):
         answer = await ask(broker, epoch)
         assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, -1, -1)
+
+
+async def test_an_epoch_without_records_ends_where_the_epoch_before_it_does(broker: HandlerBroker) -> None:
+    """A crash lost the records of epoch 1 and 2, and epoch 3 has none yet."""
+    await broker.create_topic("a")
+    broker.append("a", make_batch(b"0", b"1"))
+    for _ in range(3):
+        await broker.controller.bump_leader_epochs([("a", 0)])
+    for epoch in (0, 1, 2):
+        answer = await ask(broker, epoch)
+        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 0, 2)
+    assert (await ask(broker, 3)).leader_epoch == 3
+    assert (await ask(broker, 4)).leader_epoch == -1
+    broker.append("a", make_batch(b"2"), epoch=3)
+    for epoch in (0, 1, 2):
+        answer = await ask(broker, epoch)
+        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 0, 2)
+
+
+async def test_earlier_epochs_of_an_empty_log_end_at_its_start(broker: HandlerBroker) -> None:
+    await broker.create_topic("a")
+    for _ in range(2):
+        await broker.controller.bump_leader_epochs([("a", 0)])
+    answer = await ask(broker, 1)
+    assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 1, 0)
+    assert (await ask(broker, -1)).leader_epoch == -1
 
 
 async def test_the_current_epoch_of_an_empty_log_ends_at_its_start(broker: HandlerBroker) -> None:
@@ -69,7 +95,7 @@ async def test_another_current_epoch_is_fenced_from_v2_on(broker: HandlerBroker)
         assert (await ask(broker, 0, current=1, version=version)).end_offset == 2
 
 
-async def test_unknown_partitions_are_told(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_partitions_are_reported(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     await two_epochs(broker)
     for version in VERSIONS:
         for answer in (
@@ -81,16 +107,16 @@ async def test_unknown_partitions_are_told(broker: HandlerBroker, monkeypatch: p
     assert (await ask(broker, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_brokers_and_those_who_may_describe_the_topic_are_answered(broker: HandlerBroker) -> None:
+async def test_brokers_and_clients_need_a_permission(broker: HandlerBroker) -> None:
     await two_epochs(broker)
-    broker.allow((Operation.READ, "a"))
+    broker.allow((AclOperation.READ, "a"))
     assert (await ask(broker, 0)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    for allowed in ((Operation.DESCRIBE, "a"), (Operation.CLUSTER_ACTION, CLUSTER_NAME)):
+    for allowed in ((AclOperation.DESCRIBE, "a"), (AclOperation.CLUSTER_ACTION, CLUSTER_NAME)):
         broker.allow(allowed)
         assert (await ask(broker, 0)).end_offset == 2
 
 
-async def test_a_disk_that_refuses_is_told(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_storage_failure_is_reported(broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(log: object, epoch: int) -> None:
         raise StorageFailure("broken")
 

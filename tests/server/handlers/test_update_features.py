@@ -1,4 +1,4 @@
-"""UpdateFeatures: there is none to update."""
+"""UpdateFeatures: every update is refused."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ async def test_no_feature_can_be_set(broker: HandlerBroker, version: int, level:
     assert "transaction.version" in answer.error_message
 
 
-async def test_nothing_to_update_is_no_error(broker: HandlerBroker) -> None:
+async def test_a_request_without_updates_succeeds(broker: HandlerBroker) -> None:
     assert (await broker.ask(UPDATE_FEATURES, 2)).error_code == 0
 
 
-async def test_who_may_not_alter_the_cluster_is_refused(broker: HandlerBroker) -> None:
+async def test_the_alter_permission_is_required(broker: HandlerBroker) -> None:
     broker.allow()
     assert (await broker.ask(UPDATE_FEATURES, 2)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

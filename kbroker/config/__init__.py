@@ -1,0 +1,1 @@
+"""Configs of brokers, topics and groups: names, types, defaults, validation, documentation. Reads no files."""

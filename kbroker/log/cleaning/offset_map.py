@@ -1,0 +1,159 @@
+"""Map from each key to its newest offset, with a memory limit.
+
+Keys are in dicts, 200 bytes each, as long as these fit into the memory. Beyond that the keys move to a compact table of
+24 bytes for a key of any length: 16 bytes, which are the key itself if it is short, else its hash, in buckets of about
+64, each a bytearray that is searched in C. Both have many small parts, created on demand: enlarging or clearing one
+large table would block other threads.
+
+Compiled with the hot path. Used only in a cleaner's thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from hashlib import blake2s
+from typing import Final, final
+
+from kbroker.protocol.record_batch import BatchHeader
+from kbroker.protocol.record_walk import RecordCursor
+
+__all__ = ["BYTES_PER_KEY", "RECORDS_BETWEEN_TICKS", "OffsetMap", "map_keys"]
+
+RECORDS_BETWEEN_TICKS: Final = 31
+
+_DIGEST_SIZE: Final = 16
+BYTES_PER_KEY: Final = _DIGEST_SIZE + 8
+_BUCKET_KEYS: Final = 64
+_BYTES_PER_KEY_IN_DICT: Final = 200  # the key, its offset, its place in the dict
+_SHARDS: Final = 4096
+_SHARD_MASK: Final = _SHARDS - 1
+_MAX_PLAIN_KEY: Final = 40  # a longer key is in the dicts as its hash
+_HASH_SUFFIX: Final = bytes(_MAX_PLAIN_KEY + 1 - _DIGEST_SIZE)  # makes a hash longer than any plain key
+# A key of up to 15 bytes is padded with zeros and ends with its length, so that different keys stay different.
+_PADDING: Final = [bytes(_DIGEST_SIZE - 1 - length) + bytes([length]) for length in range(_DIGEST_SIZE)]
+
+
+@final
+class OffsetMap:
+    """`latest_offset`: all records up to it are in the map. The caller sets it, and checks the capacity."""
+
+    __slots__ = ("_digests", "_is_compact", "_max_in_dicts", "_offsets", "_shards", "capacity", "latest_offset", "size")
+
+    def __init__(self, capacity: int, max_bytes: int = 0) -> None:
+        """`max_bytes` is the memory that the dicts may use; at least what the compact table needs."""
+        self.capacity = max(capacity, 1)
+        self._max_in_dicts = max(max_bytes, self.capacity * BYTES_PER_KEY) // _BYTES_PER_KEY_IN_DICT
+        self._is_compact = False  # whether keys move to the compact table when they are next set
+        self._shards: list[dict[bytes, int] | None] = [None] * _SHARDS
+        buckets = self.capacity // _BUCKET_KEYS + 1
+        self._digests: list[bytearray | None] = [None] * buckets
+        self._offsets: list[array[int] | None] = [None] * buckets
+        self.size = 0
+        self.latest_offset = -1
+
+    def put(self, key: bytes, offset: int) -> None:
+        """Sets the offset of a key. Called in the order of offsets, so the last one is the newest."""
+        if len(key) > _MAX_PLAIN_KEY:
+            key = _hash_of(key) + _HASH_SUFFIX
+        number = hash(key) & _SHARD_MASK
+        shard = self._shards[number]
+        if self._is_compact:
+            if shard is not None:
+                self._shards[number] = None
+                for known, known_offset in shard.items():
+                    self._put_compact(known, known_offset)
+                self.size -= len(shard)
+            self._put_compact(key, offset)
+        elif shard is None:
+            self._shards[number] = {key: offset}
+            self._count_key()
+        else:
+            before = len(shard)
+            shard[key] = offset
+            if len(shard) > before:
+                self._count_key()
+
+    def _count_key(self) -> None:
+        self.size += 1
+        self._is_compact = self.size >= self._max_in_dicts
+
+    def get(self, key: bytes) -> int:
+        """Returns the newest offset of a key; -1 if the key is not in the map."""
+        if len(key) > _MAX_PLAIN_KEY:
+            key = _hash_of(key) + _HASH_SUFFIX
+        shard = self._shards[hash(key) & _SHARD_MASK]
+        if shard is not None:
+            return shard.get(key, -1)
+        return self._get_compact(key) if self._is_compact else -1
+
+    def _put_compact(self, key: bytes, offset: int) -> None:
+        digest = _digest_of(key)
+        bucket = hash(digest) % len(self._digests)
+        digests, offsets = self._digests[bucket], self._offsets[bucket]
+        if digests is None or offsets is None:
+            self._digests[bucket], self._offsets[bucket] = bytearray(digest), array("q", (offset,))
+            self.size += 1
+            return
+        at = digests.find(digest)
+        if at > 0 and at % _DIGEST_SIZE:
+            at = _find_aligned(digests, digest, at)
+        if at >= 0:
+            offsets[at // _DIGEST_SIZE] = offset
+        else:
+            digests += digest
+            offsets.append(offset)
+            self.size += 1
+
+    def _get_compact(self, key: bytes) -> int:
+        digest = _digest_of(key)
+        bucket = hash(digest) % len(self._digests)
+        digests, offsets = self._digests[bucket], self._offsets[bucket]
+        if digests is None or offsets is None:
+            return -1
+        at = digests.find(digest)
+        if at > 0 and at % _DIGEST_SIZE:
+            at = _find_aligned(digests, digest, at)
+        return offsets[at // _DIGEST_SIZE] if at >= 0 else -1
+
+
+def _hash_of(key: bytes) -> bytes:
+    return blake2s(key, digest_size=_DIGEST_SIZE).digest()
+
+
+def _digest_of(key: bytes) -> bytes:
+    """Returns the 16 bytes of a key of the dicts."""
+    length = len(key)
+    if length > _MAX_PLAIN_KEY:
+        return key[:_DIGEST_SIZE]
+    return key + _PADDING[length] if length < _DIGEST_SIZE else _hash_of(key)
+
+
+def _find_aligned(digests: bytearray, digest: bytes, at: int) -> int:
+    """Finds the digest at the start of an entry: `at` is a match that begins within one."""
+    while at >= 0 and at % _DIGEST_SIZE:
+        at = digests.find(digest, at + 1)
+    return at
+
+
+def map_keys(offset_map: OffsetMap, records: bytes, header: BatchHeader, start: int, tick: Callable[[], None]) -> bool:
+    """Maps the keys of the records of a batch from offset `start` on. Returns False if the map is full before the last.
+
+    Raises InvalidBatch if the records are malformed or an offset is outside the batch.
+    """
+    base_offset, last_offset_delta = header.base_offset, header.last_offset_delta
+    capacity = offset_map.capacity
+    cursor = RecordCursor(records)
+    for number in range(header.record_count):
+        if not number & RECORDS_BETWEEN_TICKS:
+            tick()
+        cursor.advance_within(last_offset_delta)
+        key = cursor.key()
+        if key is not None:
+            offset = base_offset + cursor.offset_delta
+            if offset >= start:
+                if offset_map.size >= capacity:
+                    return False
+                offset_map.put(key, offset)
+    cursor.check_end()
+    return True

@@ -1,0 +1,178 @@
+"""Task that compacts logs: takes the dirtiest one that is due, has a thread compact it, then replaces its segments.
+
+Compacts one log at a time, whatever log.cleaner.threads says: more threads would share one interpreter. Waits for
+log.cleaner.backoff.ms if no log is due, or until a config changes. If a log is deleted, moved or truncated while it is
+compacted, the result is discarded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import trio
+from trio.to_thread import run_sync as in_thread
+
+from kbroker.clock import Clock
+from kbroker.config.broker import BrokerConfig
+from kbroker.controller.changes import Change, EntityConfigsChanged, TopicConfigsChanged
+from kbroker.controller.image import Image
+from kbroker.errors import StorageFailure
+from kbroker.log.cleaning.cleanable import Cleanable
+from kbroker.log.cleaning.compaction import Compaction, Limits
+from kbroker.log.files.filesystem import FileSystem
+from kbroker.log.log_compaction import begin_compaction, replace_segments
+from kbroker.replication.assigned_replicas import AssignedReplicas
+from kbroker.replication.cleaning.cleanable_logs import CleanableLogs
+from kbroker.replication.cleaning.cleaner_pace import CleanerPace
+from kbroker.replication.flusher import Flusher
+from kbroker.replication.partition import Partition
+from kbroker.thread_pace import ThreadStopped
+
+__all__ = ["CleanerStats", "LogCleaner"]
+
+logger = logging.getLogger(__name__)
+
+_MIN_BACKOFF_SECONDS: Final = 0.01
+_MIN_BUFFER_BYTES: Final = 4096
+
+
+class CleanerStats(NamedTuple):
+    """Figures of the last compaction; `max_dirty_percent` and `max_delay_seconds` of the last look at all logs."""
+
+    recopy_percent: float = 0.0
+    clean_seconds: float = 0.0
+    buffer_percent: float = 0.0
+    max_dirty_percent: float = 0.0
+    max_delay_seconds: float = 0.0
+
+
+class LogCleaner:
+    def __init__(self, replicas: AssignedReplicas, flusher: Flusher, config: BrokerConfig, clock: Clock) -> None:
+        self._table = replicas.table
+        self._log_dirs = replicas.log_dirs
+        self._logs = CleanableLogs(replicas, flusher, clock)
+        self._config = config
+        self._clock = clock
+        self._pace = CleanerPace(clock, lambda: config.log_cleaner_io_max_bytes_per_second)
+        self._is_due = trio.Event()
+        self._last_run = clock.monotonic()
+        self.stats = CleanerStats()
+
+    def on_image(self, _image: Image, changes: Sequence[Change]) -> None:
+        if any(isinstance(change, TopicConfigsChanged | EntityConfigsChanged) for change in changes):
+            self._is_due.set()
+
+    async def run(self) -> None:
+        if not self._config.log_cleaner_enable:
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_thread_at_end)
+            while True:
+                if not await self.clean_dirtiest():
+                    await self._back_off()
+
+    async def _stop_thread_at_end(self) -> None:
+        """Stops the compacting thread when this task is cancelled: trio cannot cancel a thread."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._pace.stop()
+
+    async def _back_off(self) -> None:
+        with trio.move_on_after(max(self._config.log_cleaner_backoff_ms / 1000, _MIN_BACKOFF_SECONDS)):
+            await self._is_due.wait()
+        self._is_due = trio.Event()
+
+    @property
+    def seconds_since_last_run(self) -> float:
+        return self._clock.monotonic() - self._last_run
+
+    def uncleanable(self) -> list[tuple[Partition, int]]:
+        """Returns the uncleanable partitions and the bytes in each that stay uncompacted."""
+        return self._logs.uncleanable()
+
+    async def clean_dirtiest(self) -> bool:
+        """Compacts the dirtiest log. Returns False if no log is due, or the disk is full."""
+        self._last_run = self._clock.monotonic()
+        await self._remove_replaced()
+        found = await self._logs.find_dirtiest()
+        self.stats = self.stats._replace(
+            max_dirty_percent=100 * found.max_dirty_ratio, max_delay_seconds=found.max_delay_ms / 1000
+        )
+        return found.dirtiest is not None and await self._clean(*found.dirtiest)
+
+    async def _remove_replaced(self) -> None:
+        """Deletes the files of replaced segments after file.delete.delay.ms."""
+        now_ms = self._clock.now_ms()
+        opened = [log for partition in self._table if (log := partition.log_handle.opened) is not None]
+        paths = [path for log in opened if log.config.is_compacted for path in log.pending_deletes.pop_due(now_ms)]
+        if paths:
+            try:
+                await in_thread(_remove_all, self._log_dirs.filesystem, paths)
+            except StorageFailure as failure:
+                logger.error("Could not delete replaced segments; they are deleted at the next start: %s", failure)
+
+    async def _clean(self, partition: Partition, cleanable: Cleanable) -> bool:
+        """Compacts a log. Returns True if the next log may be compacted at once, whether this one succeeded or not."""
+        handle, log = partition.log_handle, partition.log
+        truncations = log.truncations
+        start = log.segment_base_offsets[0]
+
+        def has_changed() -> bool:
+            # Checked after every await: the partition may be deleted, moved or truncated while the thread works.
+            return not self._logs.is_current(partition, handle) or log.truncations != truncations
+
+        started, size_before = self._clock.monotonic(), cleanable.clean_bytes + cleanable.cleanable_bytes
+        try:
+            compaction = begin_compaction(log, cleanable, self._clock.now_ms(), self._limits(), self._pace)
+            end_offset = await in_thread(compaction.build_map)
+            for group in await in_thread(compaction.groups):
+                cleaned = await in_thread(compaction.write_cleaned, group)
+                if (
+                    has_changed()
+                    or not self._logs.may_clean(partition)
+                    or not replace_segments(log, [source.segment for source in group], cleaned, self._clock.now_ms())
+                ):
+                    await in_thread(cleaned.discard)
+                    return True
+                await in_thread(self._log_dirs.filesystem.sync_directory, log.path)
+            if has_changed():
+                return True
+            log.cleaner_offset = end_offset
+            await self._log_dirs.checkpoint_cleaner(self._log_dirs.directory_of(partition))
+        except ThreadStopped:
+            await trio.lowlevel.checkpoint()  # raises Cancelled: the broker stops
+            return True
+        except Exception as failure:  # even a bug must only stop the compaction of this log
+            if has_changed() or log.segment_base_offsets[0] != start:
+                return True  # files were deleted while the thread read them, by deletion or by retention
+            return self._logs.on_failed(partition, failure)
+        self._log_cleaned(partition, compaction, size_before, self._clock.monotonic() - started)
+        return True
+
+    def _limits(self) -> Limits:
+        config = self._config
+        return Limits(
+            dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
+            load_factor=config.log_cleaner_io_buffer_load_factor,
+            io_buffer_size=max(config.log_cleaner_io_buffer_size // 2, _MIN_BUFFER_BYTES),
+        )
+
+    def _log_cleaned(self, partition: Partition, compaction: Compaction, size_before: int, seconds: float) -> None:
+        written = compaction.written_bytes
+        self.stats = self.stats._replace(
+            recopy_percent=100 * written / size_before if size_before else 0.0,
+            clean_seconds=seconds,
+            buffer_percent=100 * compaction.map_use,
+        )
+        fields = {"topic": partition.topic, "partition": partition.index, "bytes": written}
+        text = "Cleaned log of %s-%d up to offset %d: from %d to %d bytes in %.2f s"
+        end_offset = partition.log.cleaner_offset
+        logger.info(text, partition.topic, partition.index, end_offset, size_before, written, seconds, extra=fields)
+
+
+def _remove_all(filesystem: FileSystem, paths: list[str]) -> None:
+    for path in paths:
+        filesystem.remove(path)

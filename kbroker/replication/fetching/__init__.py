@@ -1,0 +1,1 @@
+"""Copying partitions from their leaders: fetchers, fetch sessions, requests. Never decides which broker leads."""

@@ -1,0 +1,328 @@
+"""Copies all partitions that this broker follows from one leader: one connection, one Fetch after the other.
+
+A failure of one partition delays this partition only. Restarts of the task and assignment: `ReplicaFetchers`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import trio
+
+from kbroker.client.address import Address
+from kbroker.client.connection import open_connection
+from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NotServed, error_code
+from kbroker.clock import Clock
+from kbroker.config.broker import BrokerConfig
+from kbroker.errors import PeerError, StorageFailure
+from kbroker.log.leader_epochs import EpochEntry
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.record_batch import InvalidBatch
+from kbroker.replication.fetching.incremental_fetch import FetchKey, FetchPosition
+from kbroker.replication.fetching.leader_endpoint import LeaderEndpoint
+from kbroker.replication.flusher import Flusher
+from kbroker.replication.follower_view import restart_after
+from kbroker.replication.partition import Partition
+from kbroker.time_slice import TimeSlice
+
+__all__ = ["LeaderFetcher"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_DELAY_SECONDS: Final = 0.02
+_SESSION_ERRORS: Final = frozenset(
+    (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    )
+)
+# The leader has another image than this broker: it does not know yet that it leads, or that it no longer does.
+_METADATA_ERRORS: Final = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+)
+
+
+class _PartitionFetchState:
+    __slots__ = ("delay_seconds", "error", "partition", "resume_at")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.resume_at = 0.0
+        self.delay_seconds = _FIRST_DELAY_SECONDS
+        self.error: ErrorCode | None = None  # the error that was logged last: logged once, not at every retry
+
+
+class LeaderFetcher:
+    def __init__(
+        self,
+        leader_id: int,
+        flusher: Flusher,
+        config: BrokerConfig,
+        clock: Clock,
+        *,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        address: Callable[[int], Address | None],
+        checkpoint: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.leader_id = leader_id
+        self._flusher = flusher
+        self._config = config
+        self._clock = clock
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._address = address
+        self._checkpoint = checkpoint
+        self._has_lowered_recovery_point = False
+        self._states: dict[FetchKey, _PartitionFetchState] = {}
+        self._keys: dict[tuple[str, int], FetchKey] = {}
+        self._has_changed = trio.Event()
+        self._is_reachable = True  # as logged last
+
+    @property
+    def has_partitions(self) -> bool:
+        return bool(self._states)
+
+    def add(self, partition: Partition) -> None:
+        """Adds a partition, or resets its state after its leader epoch has changed."""
+        key = (partition.topic_id, partition.index)
+        self._keys[partition.topic, partition.index] = key
+        self._states[key] = _PartitionFetchState(partition)
+        self._has_changed.set()
+
+    def remove(self, topic: str, index: int) -> None:
+        key = self._keys.pop((topic, index), None)
+        if key is not None:
+            del self._states[key]
+            self._has_changed.set()
+
+    async def run(self) -> None:
+        """Fetches over one connection until it fails, then backs off; or until no partition is left."""
+        address = self._address(self.leader_id)
+        try:
+            if address is None:
+                raise ConnectionFailed(address, f"broker {self.leader_id} is not registered")
+            async with open_connection(address, client_id=f"broker-{self._broker_id}-fetcher-0") as connection:
+                leader = LeaderEndpoint(
+                    connection, self._config, broker_id=self._broker_id, broker_epoch=self._broker_epoch
+                )
+                while self._states and self._address(self.leader_id) == address:
+                    await self._fetch_once(leader)
+                return
+        except (ConnectionFailed, PeerError, NotServed, BrokerRefusal) as failure:
+            self._log_unreachable(str(failure))
+        except Exception:
+            logger.exception("Unexpected error fetching from broker %d", self.leader_id)
+        await self._back_off(self._backoff_seconds)
+
+    def _log_unreachable(self, reason: str) -> None:
+        if self._is_reachable:
+            self._is_reachable = False
+            logger.warning("Fetching from broker %d failed; retrying: %s", self.leader_id, reason)
+
+    @property
+    def _backoff_seconds(self) -> float:
+        return self._config.replica_fetch_backoff_ms / 1000
+
+    async def _back_off(self, seconds: float) -> None:
+        """Waits, at most until a partition is added or removed."""
+        self._has_changed = trio.Event()
+        with trio.move_on_after(seconds):
+            await self._has_changed.wait()
+
+    # One fetch
+
+    async def _fetch_once(self, leader: LeaderEndpoint) -> None:
+        positions = await self._positions()
+        if not positions:
+            resume_at = min((state.resume_at for state in self._states.values()), default=0.0)
+            await self._back_off(max(resume_at - trio.current_time(), 0.001))
+            return
+        response = await leader.fetch(positions, max_wait_ms=self._max_wait_ms(positions))
+        code = error_code(response.error_code)
+        if code in _SESSION_ERRORS:
+            leader.session.reset()
+            return
+        if code:
+            raise BrokerRefusal(code, f"a fetch from broker {self.leader_id}")
+        self._is_reachable = True
+        leader.session.on_answer(response.session_id)
+        out_of_range: list[tuple[_PartitionFetchState, FetchPosition]] = []
+        time_slice = TimeSlice(self._clock)
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = (topic.topic_id, data.partition_index)
+                state, position = self._states.get(key), positions.get(key)
+                if state is None or position is None or not _is_current(state.partition, position):
+                    continue
+                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    out_of_range.append((state, position))
+                else:
+                    self._guard(state, data, self._process)
+                await time_slice.checkpoint_if_over()
+        for state, position in out_of_range:
+            await self._handle_out_of_range(leader, state, position)
+        if self._has_lowered_recovery_point:
+            # Before the next append: after a crash, recovery trusts everything below the checkpointed recovery point.
+            self._has_lowered_recovery_point = False
+            await self._checkpoint()
+        await self._wait_flushed()
+
+    async def _positions(self) -> dict[FetchKey, FetchPosition]:
+        """Returns the positions of all partitions that are not delayed."""
+        await self._load_logs()
+        now = trio.current_time()
+        positions: dict[FetchKey, FetchPosition] = {}
+        for key, state in self._states.items():
+            if state.resume_at <= now:
+                partition = state.partition
+                try:
+                    log = partition.log
+                    positions[key] = FetchPosition(
+                        partition.leader_epoch, log.log_end_offset, log.leader_epochs.latest, log.log_start_offset
+                    )
+                except StorageFailure as failure:
+                    self._delay(state, ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+        return positions
+
+    async def _load_logs(self) -> None:
+        """Loads logs in time slices: reading the ends of thousands of logs takes seconds."""
+        handles = [state.partition.log_handle for state in self._states.values()]
+        time_slice = TimeSlice(self._clock)
+        for handle in [handle for handle in handles if handle.opened is None]:
+            with suppress(StorageFailure):  # the next use of the log raises it again, and delays its partition
+                handle.open()
+            await time_slice.checkpoint_if_over()
+
+    def _max_wait_ms(self, positions: Mapping[FetchKey, FetchPosition]) -> int:
+        """Returns how long the leader may hold the response: not longer than the shortest delay of a partition."""
+        wait_ms = self._config.replica_fetch_wait_max_ms
+        if len(positions) < len(self._states):
+            resume_at = min(state.resume_at for key, state in self._states.items() if key not in positions)
+            wait_ms = max(min(wait_ms, int((resume_at - trio.current_time()) * 1000)), 0)
+        return wait_ms
+
+    def _guard(self, state: _PartitionFetchState, data: Any, work: Callable[[_PartitionFetchState, Any], None]) -> None:
+        """Delays the partition if `work` fails, so that other partitions of the leader go on."""
+        handle = state.partition.log_handle
+        recovery_point = handle.recovery_point
+        try:
+            work(state, data)
+        except StorageFailure as failure:
+            self._delay(state, ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+        except InvalidBatch as problem:
+            self._delay(state, ErrorCode.CORRUPT_MESSAGE, str(problem))
+        except Exception:
+            logger.exception("Unexpected error processing fetched data of %r", state.partition)
+            self._delay(state, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+        self._has_lowered_recovery_point |= handle.recovery_point < recovery_point
+
+    def _process(self, state: _PartitionFetchState, data: Any) -> None:
+        partition = state.partition
+        code = error_code(data.error_code)
+        if code:
+            self._delay(state, code, "")
+            return
+        if partition.gate.is_closed:
+            self._delay(state, ErrorCode.KAFKA_STORAGE_ERROR, "its data directory accepts no writes")
+            return
+        diverging = data.diverging_epoch
+        if diverging.end_offset >= 0:
+            self._truncate(state, EpochEntry(diverging.epoch, diverging.end_offset))
+        else:
+            partition.append_fetched(data.records or b"", data.high_watermark, data.log_start_offset)
+            state.error = None
+            state.delay_seconds = _FIRST_DELAY_SECONDS
+
+    def _truncate(self, state: _PartitionFetchState, diverging: EpochEntry) -> None:
+        partition, log = state.partition, state.partition.log
+        before = (log.log_end_offset, log.leader_epochs.latest)
+        offset = partition.truncate_diverged(diverging)
+        text = "Truncating %s-%d from offset %d to %d: its log diverges from the leader's in epoch %d"
+        logger.info(text, partition.topic, partition.index, before[0], offset, diverging.epoch)
+        if before == (log.log_end_offset, log.leader_epochs.latest):
+            # The next fetch would get the same response: without a delay this would be a busy loop.
+            self._delay(state, ErrorCode.UNKNOWN_LEADER_EPOCH, "the truncation changed nothing")
+
+    def _delay(self, state: _PartitionFetchState, code: ErrorCode, reason: str) -> None:
+        """Excludes the partition from fetches for a while, and logs the error once."""
+        # Followers often learn of a new leader a moment before the leader does: short delays first, then the backoff.
+        is_short = code in _METADATA_ERRORS and state.delay_seconds < self._backoff_seconds
+        delay_seconds = state.delay_seconds if is_short else self._backoff_seconds
+        state.delay_seconds *= 2
+        state.resume_at = trio.current_time() + delay_seconds
+        if state.error is not code and not is_short:
+            state.error = code
+            partition = state.partition
+            level = logging.INFO if code in _METADATA_ERRORS else logging.ERROR
+            text = "Fetching %s-%d from broker %d failed; retrying: %s %s"
+            logger.log(level, text, partition.topic, partition.index, self.leader_id, code.name, reason)
+
+    # Out of range
+
+    async def _handle_out_of_range(
+        self, leader: LeaderEndpoint, state: _PartitionFetchState, position: FetchPosition
+    ) -> None:
+        """Truncates the log, or restarts it at the leader's log start offset."""
+        try:
+            leader_end = await leader.end_offset(state.partition)
+            leader_start = await leader.start_offset(state.partition)
+        except BrokerRefusal as refusal:
+            self._delay(state, refusal.code, str(refusal))
+            return
+        if _is_current(state.partition, position):
+            self._guard(state, (leader_start, leader_end), self._restart)
+
+    def _restart(self, state: _PartitionFetchState, leader_range: tuple[int, int]) -> None:
+        partition = state.partition
+        leader_start, leader_end = leader_range
+        end = partition.log.log_end_offset
+        restart = restart_after(end, leader_start=leader_start, leader_end=leader_end)
+        text = "Fetch offset %d of %s-%d is out of range, the leader has %d to %d: %s"
+        logger.warning(text, end, partition.topic, partition.index, leader_start, leader_end, restart)
+        partition.restart(restart)
+
+    async def _wait_flushed(self) -> None:
+        """Waits until fetched records are fsynced where flush.messages=1.
+
+        The next fetch offset confirms to the leader that this replica has the records below it, and with
+        flush.messages=1 only fsynced records count.
+        """
+        while unflushed := [state.partition for state in self._states.values() if _needs_flush(state.partition)]:
+            for partition in unflushed:
+                self._flusher.request(partition)
+            await self._flusher.wait_round()
+
+
+def _is_current(partition: Partition, position: FetchPosition) -> bool:
+    """Whether a response to a fetch at `position` may still be applied.
+
+    While the request was on its way, the leader, the leader epoch or the end of the log may have changed.
+    """
+    return (
+        not partition.is_leader
+        and not partition.is_gone
+        and partition.leader_epoch == position.leader_epoch
+        and partition.log.log_end_offset == position.offset
+    )
+
+
+def _needs_flush(partition: Partition) -> bool:
+    log = partition.log_handle.opened
+    return (
+        partition.is_durable
+        and not partition.is_gone
+        and not partition.gate.is_closed
+        and log is not None
+        and log.recovery_point < log.log_end_offset
+    )

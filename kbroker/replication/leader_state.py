@@ -1,0 +1,180 @@
+"""State of a partition that this broker leads and that has other replicas: followers, ISR, and requests that wait.
+
+A partition without other replicas has no LeaderState, so that it pays nothing for replication.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kbroker.controller.image import PartitionState
+from kbroker.controller.rules.isr_rules import IsrProposal
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.replication.leader_view import LeaderView, Proposal
+from kbroker.replication.peers import Decision, Peers
+
+if TYPE_CHECKING:
+    from kbroker.replication.partition import FetchWaiter, Partition
+
+__all__ = ["LeaderState"]
+
+logger = logging.getLogger(__name__)
+
+# The controller answered with one of these, so it did not write the proposed ISR. After any other error it may have.
+_NOT_WRITTEN: Final = frozenset(
+    (ErrorCode.INVALID_REQUEST, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
+)
+
+
+class LeaderState:
+    __slots__ = (
+        "_marks",
+        "_partition",
+        "_peers",
+        "_seen_bytes",
+        "flush_waiters",
+        "log_start_waiters",
+        "replica_waiters",
+        "view",
+    )
+
+    def __init__(self, partition: Partition, state: PartitionState, peers: Peers) -> None:
+        self._partition = partition
+        self._peers = peers
+        self._marks: deque[tuple[int, int]] = deque()
+        """End offset of each uncommitted write, and the bytes appended to the log up to there."""
+        self._seen_bytes = partition.log.appended_bytes
+        self.replica_waiters: set[FetchWaiter] = set()
+        """Delayed fetches of followers, which read up to the log end offset."""
+        self.flush_waiters: deque[tuple[int, Callable[[int], None]]] = deque()
+        """Producers with acks=1 and flush.messages=1: they wait for this broker's fsync, not for followers."""
+        self.log_start_waiters: list[Callable[[], bool]] = []
+        """Called when a follower's log start offset may have changed, until they return True."""
+        self.view = self._new_view(state)
+
+    def _new_view(self, state: PartitionState) -> LeaderView:
+        peers = self._peers
+        return LeaderView(
+            peers.broker_id,
+            state.replicas,
+            state.isr,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            epoch_start_offset=self._partition.log.log_end_offset,
+            max_lag_ms=peers.max_lag_ms,
+            now_ms=peers.now_ms(),
+        )
+
+    # The leader's own log
+
+    def on_written(self, end_offset: int, appended_bytes: int) -> None:
+        """Completes fetches of followers: they see written records at once, consumers only committed ones."""
+        size, self._seen_bytes = appended_bytes - self._seen_bytes, appended_bytes
+        self._marks.append((end_offset, appended_bytes))
+        if self.replica_waiters:
+            for waiter in list(self.replica_waiters):
+                waiter.on_visible(size)
+
+    def bytes_below(self, offset: int) -> int | None:
+        """Returns the bytes appended by writes that end at or below `offset`, or None if no further one does."""
+        found = None
+        marks = self._marks
+        while marks and marks[0][0] <= offset:
+            found = marks.popleft()[1]
+        return found
+
+    def on_flushed(self, recovery_point: int) -> None:
+        waiters = self.flush_waiters
+        while waiters and waiters[0][0] < recovery_point:
+            waiters.popleft()[1](ErrorCode.NONE)
+
+    def high_watermark(self, own_end: int, min_insync_replicas: int) -> int | None:
+        peers = self._peers
+        return self.view.high_watermark(own_end, peers.now_ms(), peers.live, min_insync_replicas)
+
+    # Followers
+
+    def on_fetch(self, broker_id: int, offset: int, log_start_offset: int, broker_epoch: int) -> bool:
+        """Updates a follower from its fetch. Returns False if the broker is not a replica of the partition.
+
+        The fetch offset confirms that the follower has everything below it: so the high watermark may advance, and the
+        follower may join the ISR.
+        """
+        partition = self._partition
+        leader_end = partition.log.log_end_offset
+        now_ms = self._peers.now_ms()
+        if not self.view.on_fetch(
+            broker_id, offset, log_start_offset, broker_epoch, leader_end=leader_end, now_ms=now_ms
+        ):
+            return False
+        partition.update_high_watermark()
+        if broker_id not in self.view.isr:
+            self._send(self.view.propose_addition(broker_id, partition.high_watermark, self._peers.live))
+        self.check_log_starts()
+        return True
+
+    def check_log_starts(self) -> None:
+        """Checks requests that wait for log start offsets, after a follower's fetch or when live brokers change."""
+        if self.log_start_waiters:
+            self.log_start_waiters = [check for check in self.log_start_waiters if not check()]
+
+    def when_log_starts(self, check: Callable[[], bool]) -> None:
+        """Calls `check` now and whenever a follower's log start offset may have changed, until it returns True."""
+        if not check():
+            self.log_start_waiters.append(check)
+            for waiter in list(self.replica_waiters):
+                waiter.finish()  # the response has the leader's new log start offset
+
+    def check_lag(self) -> None:
+        """Proposes to remove followers from the ISR that lag by replica.lag.time.max.ms. Called periodically."""
+        self._send(self.view.propose_removals(self._partition.log.log_end_offset, self._peers.now_ms()))
+
+    def low_watermark(self) -> int:
+        return self.view.low_watermark(self._partition.log.log_start_offset, self._peers.live)
+
+    # The ISR
+
+    def _send(self, proposal: Proposal | None) -> None:
+        if proposal is None:
+            return
+        partition = self._partition
+        self._peers.proposals.propose(
+            IsrProposal(
+                partition.topic, partition.index, proposal.leader_epoch, proposal.partition_epoch, proposal.isr
+            ),
+            lambda decision: self._on_decision(proposal, decision),
+        )
+
+    def _on_decision(self, proposal: Proposal, decision: Decision) -> None:
+        if self._partition.leadership is not self:
+            return  # the role changed while the controller decided
+        if isinstance(decision, ErrorCode):
+            # After other errors the proposal stays pending, so the proposed replicas go on counting for the high
+            # watermark: the controller may have written the ISR, and the image will say.
+            if decision in _NOT_WRITTEN:
+                self.view.on_rejected(proposal)
+                self._partition.update_high_watermark()
+        elif decision.leader_epoch == self.view.leader_epoch:
+            self._partition.become_leader(decision, self._peers)
+            # If the decision was known already, `on_committed` ignored it, and the proposal is still pending.
+            self.view.on_rejected(proposal)
+
+    def on_new_epoch(self, state: PartitionState) -> None:
+        """Continues as leader in a newer epoch. The followers' offsets are unknown until they fetch in this epoch."""
+        self.view = self._new_view(state)
+
+    def on_state(self, state: PartitionState) -> None:
+        """Applies a newer state of the same leader epoch, from the image or the controller's decision."""
+        before = self.view.isr
+        if not self.view.on_committed(state.isr, state.partition_epoch):
+            return
+        self.view.on_replicas(state.replicas)
+        if set(before) != set(state.isr):
+            partition = self._partition
+            fields = {"topic": partition.topic, "partition": partition.index, "isr": list(state.isr)}
+            text = "ISR of %s-%d changed from %s to %s"
+            args = (partition.topic, partition.index, list(before), list(state.isr))
+            logger.info(text, *args, extra=fields)

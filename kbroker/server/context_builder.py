@@ -1,0 +1,166 @@
+"""Builds the parts of a broker that handlers use, connects them to the image, and puts them into a `Context`."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.clock import Clock
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.group import consumer_timeouts
+from kbroker.controller.changes import EntityConfigsChanged, TopicAdded
+from kbroker.controller.controller import Controller
+from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.coordinator.markers import Markers
+from kbroker.coordinator.transaction_coordinator import TransactionConfig, TransactionCoordinator
+from kbroker.group.consumer.assignors import known_assignors
+from kbroker.group.result import ConsumerTimeouts, GroupCoordinatorConfig
+from kbroker.names import CONSUMER_OFFSETS, TRANSACTION_STATE, random_uuid
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.replication.assigned_replicas import AssignedReplicas
+from kbroker.replication.partition import Partition
+from kbroker.server.access.authorization import AllowAll
+from kbroker.server.context import Context
+from kbroker.server.coordinators.producer_ids import ProducerIds
+from kbroker.server.quotas.request_quotas import Quotas
+from kbroker.server.requests.fetch_session import FetchSessions
+from kbroker.server.requests.run import Run
+from kbroker.server.requests.thread_work import ThreadWork
+from kbroker.server.topics.internal_topics import InternalTopics
+from kbroker.server.topics.topic_creation import AutoCreationRate
+from kbroker.server.wire.deadlines import Deadlines
+
+if TYPE_CHECKING:
+    from kbroker.controller.cluster.cluster_member import ClusterMember
+
+__all__ = ["ContextBuilder"]
+
+
+class ContextBuilder:
+    def __init__(
+        self,
+        broker_id: int,
+        config: BrokerConfig,
+        clock: Clock,
+        controller: Controller,
+        member: ClusterMember | None,
+        replicas: AssignedReplicas,
+    ) -> None:
+        self._broker_id = broker_id
+        self._config = config
+        self._clock = clock
+        self._controller = controller
+        self._member = member
+        self._replicas = replicas
+        self._internal_topics = InternalTopics(config, controller, member)
+
+    def build(self, nursery: trio.Nursery) -> Context:
+        randomness = random.Random()
+        deadlines = Deadlines()
+        run = Run(self._clock)
+        groups = self._groups(deadlines, run)
+        return Context(
+            broker_id=self._broker_id,
+            config=self._config,
+            clock=self._clock,
+            controller=self._controller,
+            partitions=self._replicas.table,
+            log_dirs=self._replicas.log_dirs,
+            moves=self._replicas.moves,
+            producer_ids=ProducerIds(self._controller.allocate_producer_ids),
+            fetch_sessions=FetchSessions(
+                self._config.max_incremental_fetch_session_cache_slots,
+                lambda: randomness.getrandbits(31),
+                self._clock,
+            ),
+            authorizer=AllowAll(),
+            deadlines=deadlines,
+            run=run,
+            groups=groups,
+            transactions=self._transactions(deadlines, groups),
+            quotas=self._quotas(deadlines),
+            auto_creation=AutoCreationRate(self._clock),
+            thread_work=ThreadWork(self._clock),
+            nursery=nursery,
+            member=self._member,
+        )
+
+    def _quotas(self, deadlines: Deadlines) -> Quotas:
+        quotas = Quotas(self._config, self._clock, deadlines)
+        entities = self._controller.image.entity_configs
+        quotas.on_image(self._controller.image, [EntityConfigsChanged(*entity) for entity in entities.items()])
+        self._controller.add_listener(quotas.on_image)
+        return quotas
+
+    def _groups(self, deadlines: Deadlines, run: Run) -> GroupCoordinator:
+        config = self._config
+        controller = self._controller
+
+        groups = GroupCoordinator(
+            broker_id=self._broker_id,
+            partitions=self._replicas.table,
+            config=_group_config(config),
+            expiry_interval_ms=config.offsets_retention_check_interval_ms,
+            clock=self._clock,
+            timers=deadlines,
+            new_id=lambda: str(uuid.UUID(bytes=random_uuid(os.urandom))),
+            timeouts=lambda overrides: ConsumerTimeouts(*consumer_timeouts(config, overrides)),
+            create_topic=partial(self._internal_topics.create, CONSUMER_OFFSETS),
+            flush_at_end=run.flush_at_end,
+        )
+        groups.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
+        controller.add_listener(groups.on_image)
+        return groups
+
+    def _transactions(self, deadlines: Deadlines, groups: GroupCoordinator) -> TransactionCoordinator:
+        config, controller, table = self._config, self._controller, self._replicas.table
+        log_dirs = self._replicas.log_dirs
+
+        def find(topic: str, index: int) -> Partition | ErrorCode:
+            if log_dirs.is_offline(topic, index):
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            is_known = controller.image.partition(topic, index) is not None
+            missing = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return table.get(topic, index) or missing
+
+        transactions = TransactionCoordinator(
+            broker_id=self._broker_id,
+            partitions=table,
+            config=TransactionConfig(
+                config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+                config.transaction_remove_expired_transaction_cleanup_interval_ms,
+                config.transactional_id_expiration_ms,
+            ),
+            clock=self._clock,
+            timers=deadlines,
+            markers=Markers(find=find, groups=groups, clock=self._clock, timers=deadlines),
+            create_topic=partial(self._internal_topics.create, TRANSACTION_STATE),
+        )
+        transactions.shards.on_image(
+            controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()]
+        )
+        controller.add_listener(transactions.shards.on_image)
+        return transactions
+
+
+def _group_config(config: BrokerConfig) -> GroupCoordinatorConfig:
+    # Kafka waits 3 s for more members before the first rebalance. On a single node that only slows tests and
+    # development, so the delay is used only if it is configured.
+    is_delayed = "group.initial.rebalance.delay.ms" in config.texts
+    return GroupCoordinatorConfig(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        max_size=config.group_max_size,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms if is_delayed else 0,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        consumer_max_size=config.group_consumer_max_size,
+        consumer_assignors=known_assignors(config.group_consumer_assignors),
+        may_upgrade=config.group_consumer_migration_policy.lower() in ("upgrade", "bidirectional"),
+        may_downgrade=config.group_consumer_migration_policy.lower() in ("downgrade", "bidirectional"),
+    )

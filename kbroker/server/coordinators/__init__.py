@@ -1,0 +1,1 @@
+"""Functions of the group and transaction handlers: finding shards, error responses, producer ids. Holds no rules."""

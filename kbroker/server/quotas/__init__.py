@@ -1,0 +1,1 @@
+"""Client quotas: which quota applies to a client, measured rates, and throttling. Never closes a connection."""

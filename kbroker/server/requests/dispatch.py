@@ -1,0 +1,248 @@
+"""Passes each frame to its handler: header, version, compiled decode, call, compiled encode of the response.
+
+Requests of more than 256 KB are decoded in a thread, and responses with very many elements are encoded in one, because
+both take one turn otherwise. Not Produce: its frames are large because of records, which are not decoded.
+
+A handler is `handle(context, request)` in `handlers/<api>.py`. It returns the response, or None if it replies later by
+itself, or a coroutine, which then runs in its own task. A Refusal or an unexpected exception of a handler becomes an
+error response of its API, built by the function `refuse` of its module.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Awaitable
+from importlib import import_module
+from types import CoroutineType
+from typing import Any, Final, cast
+
+from kbroker.errors import PeerError, Refusal
+from kbroker.protocol.compiler.load import codec
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.headers import REQUEST_HEADER
+from kbroker.protocol.registry import APIS, Api
+from kbroker.server.context import Context
+from kbroker.server.requests.client_session import ClientSession
+from kbroker.server.requests.controller_apis import CONTROLLER_APIS, only_on_controller
+from kbroker.server.requests.large_messages import has_many_elements, read_large_request, reply_at_length
+from kbroker.server.requests.repeated_requests import RepeatedRequests
+from kbroker.server.requests.request import Handler, Request, Route, read_request
+from kbroker.server.wire.connection import Connection
+from kbroker.server.wire.request_slot import RequestSlot
+
+__all__ = ["Dispatch"]
+
+logger = logging.getLogger(__name__)
+
+_PREFIX: Final = struct.Struct(">hh").unpack_from
+_PREFIX_SIZE: Final = 4  # API key and version
+_LARGE_FRAME: Final = 256 * 1024
+_API_KEY_LOW_BYTE: Final = 1  # 0 in a Produce. No API has a key above 255.
+_PRODUCE: Final = 0
+_FETCH: Final = 1
+_LIST_OFFSETS: Final = 2
+_API_VERSIONS: Final = 18
+
+
+class Dispatch:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.run = context.run
+        self._routes: dict[tuple[int, int], Route] = {}
+        is_in_cluster = context.member is not None
+        self._served: dict[int, Api] = {api.key: api for api in APIS if api.is_served(is_in_cluster=is_in_cluster)}
+        self._quotas = context.quotas
+        self._quotas.on_switch = self._forget_routes
+        self._repeated: dict[int, RepeatedRequests] = {}
+        self._interceptor = context.interceptor
+        self.bugs = 0
+        self.counts: dict[tuple[str, int], list[int]] = {}
+        """Number of requests by API and version, as a list of one number that the route increments."""
+
+    def open_session(self) -> ClientSession:
+        return ClientSession()
+
+    def handle(self, connection: Connection, frame: memoryview, slot: RequestSlot) -> None:
+        if len(frame) < _PREFIX_SIZE:
+            raise PeerError("Request is shorter than its header")
+        run = self.run
+        key = frame[_API_KEY_LOW_BYTE]
+        if key and (run.produces or run.partitions):
+            # Any request but a Produce must see the records of the requests before it.
+            run.write()
+        is_plain = self._interceptor is None or self._interceptor.is_idle
+        session = cast(ClientSession, connection.session)
+        repeated = self._repeated.get(key)
+        if repeated is not None and is_plain and repeated.handle(session, frame, slot):
+            return
+        prefix = _PREFIX(frame)
+        route = self._routes.get(prefix)
+        if route is None:
+            route = self._make_route(*prefix)
+        route.tally[0] += 1
+        if len(frame) > _LARGE_FRAME and prefix[0] != _PRODUCE:
+            connection.hold()
+            self._context.nursery.start_soon(self._handle_large, connection, route, frame, slot)
+            return
+        request = read_request(route, frame, slot)
+        try:
+            response = route.handler(self._context, request)
+            if is_plain and route.repeated is not None:
+                route.repeated.learn(session, frame, request)
+            if response is None:
+                return
+            if response.__class__ is CoroutineType:
+                self._context.nursery.start_soon(self._finish, request, response)
+            else:
+                request.reply(response)
+        except PeerError:
+            raise
+        except Exception as error:
+            self._fail(request, error)
+
+    async def _handle_large(self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot) -> None:
+        """Handles a large request. Its connection is held until the response is encoded, or the request waits."""
+        try:
+            request = await read_large_request(self._context.thread_work, route, frame, slot)
+            await self._answer_large(request)
+        except PeerError as error:
+            connection.drop(str(error))
+        finally:
+            connection.release()
+            self.run.write()
+
+    async def _answer_large(self, request: Request) -> None:
+        try:
+            response = request.route.handler(self._context, request)
+            if response.__class__ is CoroutineType:
+                response = await response
+            if response is not None:
+                await self._reply(request, response)
+        except PeerError:
+            raise
+        except Exception as error:
+            self._fail(request, error)
+
+    async def _finish(self, request: Request, answering: Awaitable[Any]) -> None:
+        try:
+            response = await answering
+            if response is not None:
+                await self._reply(request, response)
+        except Exception as error:
+            self._fail(request, error)
+        self.run.write()
+
+    async def _reply(self, request: Request, response: Any) -> None:
+        if request.route.holds_slices or not has_many_elements(response):
+            request.reply(response)
+        else:
+            await reply_at_length(self._context.thread_work, request, response)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        """Sends the error response of the API. Closes the connection if that fails too."""
+        name = request.route.api.name
+        if isinstance(error, Refusal):
+            code, message = error.code, error.message
+        else:
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
+            self.bugs += 1
+            logger.error("Unexpected error handling %s v%d", name, request.version, exc_info=error)
+        if request.slot.parts is not None or request.slot.is_cancelled:
+            return
+        try:
+            response = _refusal(request, code, message)
+            if response is None:
+                request.reply_nothing()
+                request.slot.connection.finish()
+            else:
+                request.reply(response)
+        except Exception:
+            logger.exception("Could not send the error response of %s v%d", name, request.version)
+            request.slot.connection.close()
+
+    def _forget_routes(self) -> None:
+        self._routes.clear()
+        for repeated in self._repeated.values():
+            repeated.forget()
+
+    def _make_route(self, key: int, version: int) -> Route:
+        api = self._served.get(key)
+        if api is None:
+            raise PeerError(f"API key {key} is not supported")
+        assert api.serves is not None
+        first, last = api.serves
+        if not first <= version <= last:
+            if key != _API_VERSIONS:
+                raise PeerError(f"{api.name} v{version} is not supported")
+            # A newer client may send a version that this broker cannot read. It can read a response in v0 (KIP-511).
+            module = import_module("kbroker.server.handlers.api_versions")
+            return Route(
+                api,
+                0,
+                codec(REQUEST_HEADER, 1).decode,
+                _decode_nothing,
+                codec(api.response, 0).encode,
+                has_flexible_header=False,
+                holds_slices=False,
+                handler=self._intercepted(api, module.handle_unknown_version),
+                fail=self._fail,
+                tally=self.counts.setdefault((api.name, 0), [0]),
+            )
+        module = import_module(f"kbroker.server.handlers.{api.module_name}")
+        route = Route(
+            api,
+            version,
+            codec(REQUEST_HEADER, api.request_header_version(version)).decode,
+            codec(api.request, version).decode,
+            codec(api.response, version).encode,
+            has_flexible_header=api.response_header_version(version) == 1,
+            holds_slices=key == _FETCH,
+            handler=self._intercepted(api, module.handle),
+            fail=self._fail,
+            tally=self.counts.setdefault((api.name, version), [0]),
+            repeated=self._repeated_of(key),
+        )
+        if self._quotas.is_on and not api.between_brokers:
+            route = self._quotas.metered(route)
+        self._routes[key, version] = route
+        return route
+
+    def _repeated_of(self, key: int) -> RepeatedRequests | None:
+        """Loads the module with the first request of its API, as handlers are loaded."""
+        if key not in self._repeated:
+            if key == _PRODUCE:
+                from kbroker.server.requests.repeated_produce import RepeatedProduces
+
+                self._repeated[key] = RepeatedProduces(self._context)
+            elif key == _FETCH:
+                from kbroker.server.requests.repeated_fetch import RepeatedFetches
+
+                self._repeated[key] = RepeatedFetches(self._context)
+            elif key == _LIST_OFFSETS:
+                from kbroker.server.requests.repeated_list_offsets import RepeatedListOffsets
+
+                self._repeated[key] = RepeatedListOffsets(self._context)
+        return self._repeated.get(key)
+
+    def _intercepted(self, api: Api, handler: Handler) -> Handler:
+        if self._context.member is not None and api.key in CONTROLLER_APIS:
+            handler = only_on_controller(handler)
+        return handler if self._interceptor is None else self._interceptor.intercept(api, handler)
+
+
+def _decode_nothing(buffer: Any, position: int = 0) -> tuple[Any, int]:
+    return None, position
+
+
+def _refusal(request: Request, code: int, message: str | None) -> Any:
+    """Returns the error response from `refuse` of the API's module, or a response with the top-level error code."""
+    api = request.route.api
+    module = import_module(f"kbroker.server.handlers.{api.module_name}")
+    refuse = getattr(module, "refuse", None)
+    if refuse is not None:
+        return refuse(request, code, message)
+    members: dict[str, Any] = {"error_code": code}
+    if "error_message" in api.response.value.names:
+        members["error_message"] = message
+    return api.response(**members)

@@ -1,0 +1,55 @@
+"""Broker status for the metrics and health endpoints: the broker's state, and the parts that they read.
+
+Written only by `broker.py`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from kbroker.replication.cleaning.log_cleaner import LogCleaner
+from kbroker.server.context import Context
+from kbroker.server.requests.dispatch import Dispatch
+from kbroker.server.wire.network import Network
+
+__all__ = ["BrokerState", "BrokerStatus"]
+
+
+class BrokerState(IntEnum):
+    """Kafka's values of the BrokerState metric."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    SHUTTING_DOWN = 7
+
+
+_WHY_NOT_READY = {
+    BrokerState.NOT_RUNNING: "not running",
+    BrokerState.STARTING: "starting",
+    BrokerState.RECOVERY: "recovering logs",
+    BrokerState.SHUTTING_DOWN: "stopping",
+}
+
+
+class BrokerStatus:
+    __slots__ = ("cleaner", "context", "dispatch", "network", "state", "version")
+
+    def __init__(self, version: str = "") -> None:
+        """`version`: the release of kbroker; empty if unknown."""
+        self.version = version
+        self.state = BrokerState.NOT_RUNNING
+        self.context: Context | None = None
+        self.network: Network | None = None
+        self.dispatch: Dispatch | None = None
+        self.cleaner: LogCleaner | None = None
+
+    def why_not_ready(self) -> str | None:
+        """Returns why the broker is not ready for clients, or None if it is ready."""
+        if self.state in _WHY_NOT_READY or self.context is None:
+            return _WHY_NOT_READY.get(self.state, "starting")
+        gates = self.context.log_dirs.gates.values()
+        if gates and all(gate.is_offline for gate in gates):
+            return "every data directory is offline"
+        return None

@@ -1,0 +1,1 @@
+"""Topics and partitions for handlers: lookups, automatic creation, internal topics. Never answers a request."""

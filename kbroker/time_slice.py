@@ -1,0 +1,108 @@
+"""Divides long work on the event loop into slices of 2 ms, so that requests never wait long for their turn.
+
+Work over all partitions, groups or records of a broker runs on the loop, since it changes the loop's state. It calls
+`checkpoint_if_over` after each item. Requests with many elements use `respond_in_slices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import CoroutineType
+from typing import Any, Final, TypeVar
+
+import trio
+
+from kbroker.clock import Clock
+
+__all__ = ["TimeSlice", "map_in_slices", "respond_in_slices"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SLICE_SECONDS: Final = 0.002
+
+# One lock for each loop: the slices of many large requests take turns, so that a round of the loop has one of them.
+_turn: Final[trio.lowlevel.RunVar[trio.Lock]] = trio.lowlevel.RunVar("kbroker.time_slice.turn")
+
+
+class TimeSlice:
+    """The first slice begins with the object: create one for each run of the work."""
+
+    __slots__ = ("_end", "_monotonic")
+
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic = clock.monotonic
+        self._end = self._monotonic() + _SLICE_SECONDS
+
+    async def checkpoint_if_over(self) -> bool:
+        """Lets other tasks run if the slice is over, and begins the next slice.
+
+        Returns whether other tasks ran: the caller must then check again everything that they may have changed.
+        """
+        if self._monotonic() < self._end:
+            return False
+        await trio.lowlevel.checkpoint()
+        self._end = self._monotonic() + _SLICE_SECONDS
+        return True
+
+
+def respond_in_slices(
+    clock: Clock, function: Callable[[T], R], items: Iterable[T], respond: Callable[[list[R]], Any]
+) -> Any:
+    """Returns `respond` of the results of `function` for all items, in order.
+
+    If that takes longer than one slice, returns a coroutine that does the rest. Other tasks then run between two items,
+    so `function` must not rely on anything that they may change. `respond` may return a coroutine too: a second step.
+    """
+    results: list[R] = []
+    remaining = iter(items)
+    if _fill_one_slice(clock, function, remaining, results):
+        return respond(results)
+    return _respond_later(clock, function, remaining, results, respond)
+
+
+async def map_in_slices(clock: Clock, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Returns the results of `function` for all items, in order. Other tasks run between the slices."""
+    results: list[R] = []
+    await _fill(clock, function, iter(items), results)
+    return results
+
+
+async def _respond_later(
+    clock: Clock,
+    function: Callable[[T], R],
+    remaining: Iterator[T],
+    results: list[R],
+    respond: Callable[[list[R]], Any],
+) -> Any:
+    await _fill(clock, function, remaining, results)
+    response = respond(results)
+    return await response if response.__class__ is CoroutineType else response
+
+
+async def _fill(clock: Clock, function: Callable[[T], R], remaining: Iterator[T], results: list[R]) -> None:
+    turn = _turn_of_loop()
+    while True:
+        async with turn:  # a checkpoint, also if no other request waits for the turn
+            if _fill_one_slice(clock, function, remaining, results):
+                return
+
+
+def _fill_one_slice(clock: Clock, function: Callable[[T], R], remaining: Iterator[T], results: list[R]) -> bool:
+    """Appends results until the slice is over. Returns whether all items are done."""
+    monotonic = clock.monotonic
+    end = monotonic() + _SLICE_SECONDS
+    for item in remaining:
+        results.append(function(item))
+        if monotonic() >= end:
+            return False
+    return True
+
+
+def _turn_of_loop() -> trio.Lock:
+    try:
+        return _turn.get()
+    except LookupError:
+        turn = trio.Lock()
+        _turn.set(turn)
+        return turn
