@@ -1,0 +1,528 @@
+"""Requests with very many elements: other tasks get their turn meanwhile, duplicates are answered once.
+
+The clock advances by a quarter of a slice with each reading, so the number of slices depends on the number of elements
+alone. A canary task counts its turns while a request is handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+import trio
+
+from kbroker.config.broker import BrokerConfig
+from kbroker.config.topic import TOPIC_CONFIGS
+from kbroker.controller.changes import EntityConfigsChanged
+from kbroker.controller.image import Image
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    describe_configs,
+    describe_producers,
+    describe_topic_partitions,
+    incremental_alter_configs,
+    metadata,
+    offset_fetch,
+)
+from kbroker.server.handlers.describe_configs import MAX_CONFIGS
+from kbroker.server.quotas.request_quotas import Quotas
+from kbroker.server.requests import large_messages
+from kbroker.server.requests.thread_work import ThreadWork
+from kbroker.server.topics.topic_creation import BURST, PARTITIONS_PER_SECOND
+from kbroker.server.wire.deadlines import Deadlines
+from tests.log.batches import make_batch
+from tests.server.conftest import StartBroker, broker, start_broker
+from tests.server.handlers.group_harness import GroupBroker
+from tests.server.handlers.harness import HandlerBroker, StillClock
+
+__all__ = ["broker", "start_broker"]  # fixtures
+
+METADATA = 3
+OFFSET_FETCH = 9
+FIND_COORDINATOR = 10
+DESCRIBE_GROUPS = 15
+CREATE_TOPICS = 19
+DESCRIBE_CONFIGS = 32
+ALTER_CONFIGS = 33
+CREATE_PARTITIONS = 37
+DELETE_GROUPS = 42
+DESCRIBE_CLIENT_QUOTAS = 48
+INCREMENTAL_ALTER_CONFIGS = 44
+DESCRIBE_PRODUCERS = 61
+CONSUMER_GROUP_DESCRIBE = 69
+DESCRIBE_TOPIC_PARTITIONS = 75
+
+QUARTER_OF_A_SLICE = 0.0005
+FEW_TURNS = 20
+"""Turns of the canary that any request may take: the task of a handler, the checkpoints of the test itself."""
+
+
+async def turns_beside(broker: HandlerBroker, work: Callable[[], Awaitable[None]]) -> int:
+    """Returns how many turns another task gets while the work runs."""
+    turns = 0
+
+    async def canary() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    clock = broker.context.clock
+    assert isinstance(clock, StillClock)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(canary)
+        clock.ticks = QUARTER_OF_A_SLICE
+        await work()
+        clock.ticks = 0.0
+        nursery.cancel_scope.cancel()
+    return turns
+
+
+async def ask_beside_canary(broker: HandlerBroker, key: int, version: int, **members: Any) -> tuple[Any, int]:
+    """Returns the response, and how many turns another task got until it arrived."""
+    responses: list[Any] = []
+
+    async def ask() -> None:
+        responses.append(await broker.ask(key, version, **members))
+
+    turns = await turns_beside(broker, ask)
+    return responses[0], turns
+
+
+# DescribeConfigs
+
+
+def config_resources(kind: int, *names: str, keys: list[str] | None = None) -> list[Any]:
+    return [
+        describe_configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+        for name in names
+    ]
+
+
+async def test_a_resource_that_is_described_many_times_gets_one_result(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+    resources = config_resources(2, *["orders"] * 20_000)
+    response, turns = await ask_beside_canary(broker, DESCRIBE_CONFIGS, 4, resources=resources)
+    (result,) = response.results
+    assert len(result.configs) == sum(not key.is_retired for key in TOPIC_CONFIGS.values())
+    assert turns > 4_000  # 20,000 elements, four or five in a slice
+
+
+async def test_a_repeated_resource_has_the_configs_of_all_its_lists(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+    await broker.create_topic("b")
+    some = [
+        *config_resources(2, "orders", keys=["retention.ms"]),
+        *config_resources(2, "b", keys=["retention.ms"]),
+        *config_resources(2, "orders", keys=["retention.ms", "segment.bytes"]),
+    ]
+    response = await broker.ask(DESCRIBE_CONFIGS, 4, resources=some)
+    described = [(result.resource_name, [config.name for config in result.configs]) for result in response.results]
+    assert [(name, sorted(configs)) for name, configs in described] == [
+        ("orders", ["retention.ms", "segment.bytes"]),
+        ("b", ["retention.ms"]),
+    ]
+    response = await broker.ask(
+        DESCRIBE_CONFIGS,
+        4,
+        resources=[*some, *config_resources(2, "orders"), *config_resources(2, "orders", keys=["x"])],
+    )
+    assert [len(result.configs) > 20 for result in response.results] == [True, False]
+
+
+async def test_many_resources_are_described_in_slices(broker: HandlerBroker) -> None:
+    names = [f"group-{number}" for number in range(400)]
+    response, turns = await ask_beside_canary(broker, DESCRIBE_CONFIGS, 4, resources=config_resources(32, *names))
+    assert [result.resource_name for result in response.results] == names
+    assert all(result.error_code == 0 and result.configs for result in response.results)
+    assert turns > 100
+
+
+async def test_few_resources_are_described_at_once(broker: HandlerBroker) -> None:
+    resources = config_resources(32, "a", "b")
+    _, turns = await ask_beside_canary(broker, DESCRIBE_CONFIGS, 4, resources=resources)
+    assert turns <= FEW_TURNS
+
+
+@pytest.mark.parametrize("kind", [4, 32])
+async def test_a_response_has_a_bounded_number_of_configs(
+    broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    assert MAX_CONFIGS == 100_000
+    monkeypatch.setattr("kbroker.server.handlers.describe_configs.MAX_CONFIGS", 500)
+    await broker.create_topic("orders")
+    names = ["0" * zeros + "1" for zeros in range(300)]  # one broker, as many groups as names
+    resources = [*config_resources(kind, *names), *config_resources(2, "orders")]
+    response = await broker.ask(DESCRIBE_CONFIGS, 4, resources=resources)
+    *results, topic = response.results
+    codes = [result.error_code for result in results]
+    described = codes.index(ErrorCode.INVALID_REQUEST)
+    assert set(codes[described:]) == {ErrorCode.INVALID_REQUEST}
+    assert 500 <= sum(len(result.configs) for result in results) < 1000
+    assert topic.error_code == 0, "topics are bounded by what exists"
+
+
+# Metadata
+
+
+def metadata_topics(*names: str) -> list[Any]:
+    return [metadata.MetadataRequestTopic(name=name) for name in names]
+
+
+@pytest.mark.parametrize("may_create", [False, True])
+async def test_many_topics_are_looked_up_in_slices(start_broker: StartBroker, may_create: bool) -> None:
+    broker = await start_broker(auto_create_topics_enable=True)
+    await broker.create_topic("orders")
+    names = [f"topic/{number}" for number in range(4_000)]  # invalid names: nothing is created
+    response, turns = await ask_beside_canary(
+        broker, METADATA, 12, topics=metadata_topics(*names, "orders"), allow_auto_topic_creation=may_create
+    )
+    assert [topic.name for topic in response.topics] == ["orders", *names]
+    assert {topic.error_code for topic in response.topics[1:]} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
+    assert turns > 4_000 * (3 if may_create else 2) / 5
+
+
+async def test_many_topic_ids_are_looked_up_in_slices(broker: HandlerBroker) -> None:
+    ids = [number.to_bytes(16, "big") for number in range(1, 2_001)]
+    topics = [metadata.MetadataRequestTopic(topic_id=topic_id) for topic_id in ids]
+    response, turns = await ask_beside_canary(broker, METADATA, 12, topics=topics)
+    assert [topic.topic_id for topic in response.topics] == ids
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.UNKNOWN_TOPIC_ID}
+    assert turns > 2 * 2_000 / 5
+
+
+async def test_a_topic_that_is_named_many_times_is_described_once(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+    response, turns = await ask_beside_canary(broker, METADATA, 12, topics=metadata_topics(*["orders"] * 4_000))
+    assert [topic.name for topic in response.topics] == ["orders"]
+    assert turns > 4_000 / 5
+
+
+async def test_slices_of_several_large_requests_take_turns(broker: HandlerBroker) -> None:
+    topics = metadata_topics(*[f"topic-{number}" for number in range(1_500)])
+
+    async def ask() -> None:
+        await broker.ask(METADATA, 12, topics=topics, allow_auto_topic_creation=False)
+
+    async def ask_four_times() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(ask)
+
+    # A round of the loop has one slice, not one of each request: four requests take four times as many rounds.
+    alone = await turns_beside(broker, ask)
+    assert await turns_beside(broker, ask_four_times) > 3 * alone
+
+
+async def test_automatic_creation_has_a_rate(start_broker: StartBroker) -> None:
+    broker = await start_broker(auto_create_topics_enable=True, num_partitions=50)
+
+    async def ask(prefix: str) -> list[int]:
+        names = [f"{prefix}-{number}" for number in range(30)]
+        response = await broker.ask(METADATA, 12, topics=metadata_topics(*names), allow_auto_topic_creation=True)
+        return [topic.error_code for topic in sorted(response.topics, key=lambda topic: names.index(topic.name))]
+
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    at_once = BURST // 50
+    assert await ask("a") == [0] * at_once + [unknown] * (30 - at_once)
+    assert await ask("b") == [unknown] * 30
+    broker.clock.seconds += 50 / PARTITIONS_PER_SECOND
+    assert await ask("b") == [0] + [unknown] * 29
+    broker.clock.seconds += 3600
+    assert await ask("c") == [0] * at_once + [unknown] * (30 - at_once)
+
+
+async def test_topics_that_cannot_be_created_do_not_count_against_the_rate(start_broker: StartBroker) -> None:
+    broker = await start_broker(auto_create_topics_enable=True, default_replication_factor=3)
+    names = [f"topic-{number}" for number in range(BURST)]
+    response = await broker.ask(METADATA, 12, topics=metadata_topics(*names), allow_auto_topic_creation=True)
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REPLICATION_FACTOR}
+    assert broker.context.auto_creation.take(BURST)
+    assert not broker.context.auto_creation.take(1)
+
+
+# CreateTopics and CreatePartitions
+
+TOO_MANY = "Excessively large number of partitions per request."
+
+
+def creatable_topics(count: int, partitions: int) -> list[Any]:
+    return [
+        create_topics.CreatableTopic(name=f"topic-{number}", num_partitions=partitions, replication_factor=1)
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("count", "partitions"), [(10_001, 1), (5_001, -1), (3, 5_000)])
+async def test_new_partitions_of_one_request_are_bounded_together(
+    start_broker: StartBroker, count: int, partitions: int
+) -> None:
+    broker = await start_broker(num_partitions=2)
+    response = await broker.ask(CREATE_TOPICS, 7, topics=creatable_topics(count, partitions), validate_only=False)
+    assert len(response.topics) == count
+    assert {(topic.error_code, topic.error_message) for topic in response.topics} == {
+        (ErrorCode.POLICY_VIOLATION, TOO_MANY)
+    }
+    assert not broker.image.topics
+
+
+async def test_many_new_topics_are_validated_in_slices(broker: HandlerBroker) -> None:
+    topics = creatable_topics(1_000, 1)
+    response, turns = await ask_beside_canary(broker, CREATE_TOPICS, 7, topics=topics, validate_only=True)
+    assert [topic.name for topic in response.topics] == [topic.name for topic in topics]
+    assert all(topic.error_code == 0 and len(topic.configs) > 20 for topic in response.topics)
+    assert turns > 3 * 1_000 / 5  # three passes over the topics
+
+
+async def test_topics_without_partitions_are_refused_in_slices(broker: HandlerBroker) -> None:
+    response, turns = await ask_beside_canary(broker, CREATE_TOPICS, 7, topics=creatable_topics(12_000, 0))
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_PARTITIONS}
+    assert turns > 3 * 12_000 / 5
+
+
+async def test_added_partitions_of_one_request_are_bounded_together(broker: HandlerBroker) -> None:
+    for name in ("a", "b", "c"):
+        await broker.create_topic(name)
+    topics = [
+        create_partitions.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        for name, count in (("a", 9_000), ("b", 2_000), ("c", 1_000))
+    ]
+    response = await broker.ask(CREATE_PARTITIONS, 3, topics=topics, validate_only=True)
+    assert [(result.name, result.error_code) for result in response.results] == [
+        ("a", 0),
+        ("b", ErrorCode.POLICY_VIOLATION),
+        ("c", 0),
+    ]
+    assert response.results[1].error_message == TOO_MANY
+
+
+# AlterConfigs
+
+
+def altered_resource(name: str, config_count: int, *, is_incremental: bool) -> Any:
+    if is_incremental:
+        return incremental_alter_configs.AlterConfigsResource(
+            resource_type=4,
+            resource_name=name,
+            configs=[
+                incremental_alter_configs.AlterableConfig(name=f"custom.{number}", config_operation=0, value="x")
+                for number in range(config_count)
+            ],
+        )
+    return alter_configs.AlterConfigsResource(
+        resource_type=4,
+        resource_name=name,
+        configs=[alter_configs.AlterableConfig(name=f"custom.{number}", value="x") for number in range(config_count)],
+    )
+
+
+@pytest.mark.parametrize("key", [ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS])
+async def test_config_changes_of_one_request_are_bounded_together(broker: HandlerBroker, key: int) -> None:
+    is_incremental = key == INCREMENTAL_ALTER_CONFIGS
+    resources = [altered_resource(name, 5_001, is_incremental=is_incremental) for name in ("", "1")]
+    response = await broker.ask(key, 1, resources=resources, validate_only=False)
+    assert [(result.resource_name, result.error_code, result.error_message) for result in response.responses] == [
+        (name, ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.") for name in ("", "1")
+    ]
+    assert not broker.image.entity_configs
+
+
+async def test_a_resource_that_is_altered_many_times_is_refused_in_slices(broker: HandlerBroker) -> None:
+    resources = [altered_resource("1", 0, is_incremental=True)] * 4_000
+    response, turns = await ask_beside_canary(broker, INCREMENTAL_ALTER_CONFIGS, 1, resources=resources)
+    assert {result.error_code for result in response.responses} == {ErrorCode.INVALID_REQUEST}
+    assert turns > 2 * 4_000 / 5
+
+
+# Groups
+
+
+@pytest.fixture
+async def groups(start_broker: StartBroker, nursery: trio.Nursery) -> GroupBroker:
+    groups = GroupBroker(await start_broker(offsets_topic_num_partitions=4))
+    groups.start(nursery)
+    await groups.coordinator.shards.ensure_topic()
+    return groups
+
+
+async def test_many_coordinators_are_found_in_slices(groups: GroupBroker) -> None:
+    keys = [f"group-{number}" for number in range(2_000)] + ["group-0"]
+    response, turns = await ask_beside_canary(groups.broker, FIND_COORDINATOR, 4, key_type=0, coordinator_keys=keys)
+    assert [(found.key, found.error_code) for found in response.coordinators] == [(key, 0) for key in keys]
+    assert turns > 2_000 / 5
+
+
+async def test_coordinators_are_found_in_slices_after_the_topic_was_created(start_broker: StartBroker) -> None:
+    groups = GroupBroker(await start_broker(offsets_topic_num_partitions=4))
+    keys = [f"group-{number}" for number in range(2_000)]
+    response, turns = await ask_beside_canary(groups.broker, FIND_COORDINATOR, 4, key_type=0, coordinator_keys=keys)
+    assert [(found.key, found.error_code) for found in response.coordinators] == [(key, 0) for key in keys]
+    assert turns > 2_000 / 5
+
+
+@pytest.mark.parametrize(("key", "field"), [(DESCRIBE_GROUPS, "groups"), (CONSUMER_GROUP_DESCRIBE, "group_ids")])
+async def test_many_groups_are_described_in_slices_and_each_once(groups: GroupBroker, key: int, field: str) -> None:
+    await groups.settle()
+    names = ["group", *[f"group-{number}" for number in range(2_000)]]
+    response, turns = await ask_beside_canary(groups.broker, key, 0, **{field: [*names, *["group"] * 2_000]})
+    assert [group.group_id for group in response.groups] == names
+    assert turns > 2_000 / 5
+
+
+async def test_many_groups_are_deleted_in_slices(groups: GroupBroker) -> None:
+    names = [f"group-{number}" for number in range(2_000)]
+    response, turns = await ask_beside_canary(groups.broker, DELETE_GROUPS, 2, groups_names=[*names, *names])
+    assert [result.group_id for result in response.results] == names
+    assert {result.error_code for result in response.results} == {ErrorCode.GROUP_ID_NOT_FOUND}
+    assert turns > 2_000 / 5
+
+
+async def test_offsets_are_fetched_once_for_each_partition_and_in_slices(groups: GroupBroker) -> None:
+    await groups.broker.create_topic("topic")
+    assert await groups.commit(5) == 0
+    topic = offset_fetch.OffsetFetchRequestTopics(name="topic", partition_indexes=[0] * 1_000 + [1])
+    group = offset_fetch.OffsetFetchRequestGroup(group_id="group", topics=[topic, topic])
+    everything = offset_fetch.OffsetFetchRequestGroup(group_id="group", topics=None)
+    many = [group, everything, group, everything]
+    response, turns = await ask_beside_canary(groups.broker, OFFSET_FETCH, 8, groups=many)
+    (answer,) = response.groups
+    (topic_answer,) = answer.topics
+    offsets = [(partition.partition_index, partition.committed_offset) for partition in topic_answer.partitions]
+    assert offsets == [(0, 5), (1, -1)]
+    assert turns > 4 * 1_000 / 5
+
+
+async def test_offsets_of_many_groups_are_fetched_in_slices(groups: GroupBroker) -> None:
+    names = [f"group-{number}" for number in range(2_000)]
+    many = [offset_fetch.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
+    response, turns = await ask_beside_canary(groups.broker, OFFSET_FETCH, 8, groups=many)
+    assert [group.group_id for group in response.groups] == names
+    assert turns > 2_000 / 5
+
+
+async def test_offsets_of_one_group_are_fetched_in_slices(groups: GroupBroker) -> None:
+    topic = offset_fetch.OffsetFetchRequestTopic(name="topic", partition_indexes=list(range(2_000)))
+    response, turns = await ask_beside_canary(groups.broker, OFFSET_FETCH, 7, group_id="group", topics=[topic])
+    assert [partition.partition_index for partition in response.topics[0].partitions] == list(range(2_000))
+    assert turns > 2_000 / 5
+
+
+# DescribeProducers
+
+
+async def test_the_producers_of_a_partition_are_described_once_and_in_slices(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+    for producer_id in range(300):
+        broker.append("orders", make_batch(b"0", producer_id=producer_id))
+    topic = describe_producers.TopicRequest(name="orders", partition_indexes=[0] * 20 + [7])
+    response, turns = await ask_beside_canary(broker, DESCRIBE_PRODUCERS, 0, topics=[topic] * 20)
+    (described,) = response.topics
+    assert [(partition.partition_index, partition.error_code) for partition in described.partitions] == [
+        (0, 0),
+        (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    producers = described.partitions[0].active_producers
+    assert [producer.producer_id for producer in producers] == list(range(300))
+    assert turns > (300 + 20 * 20) / 5
+
+
+# DescribeTopicPartitions
+
+
+async def test_many_topics_are_paged_in_slices(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders", partitions=3)
+    names = [f"topic-{number}" for number in range(3_000)]
+    topics = [describe_topic_partitions.TopicRequest(name=name) for name in [*names, "orders", *names]]
+    response, turns = await ask_beside_canary(broker, DESCRIBE_TOPIC_PARTITIONS, 0, topics=topics)
+    assert [topic.name for topic in response.topics] == sorted([*names, "orders"])
+    assert response.next_cursor is None
+    assert turns > 3 * 3_000 / 5  # all names are read, the distinct ones described
+
+
+# Quotas
+
+
+class UncountedConfigs(dict[str, dict[str, str]]):
+    """Configs of many entities that cannot be looked at one after the other."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("the cost of a change must not depend on the number of entities")
+
+    items = values = keys = __iter__
+
+
+def test_a_quota_of_one_user_costs_the_same_with_many_users() -> None:
+    clock = StillClock()
+    quotas = Quotas(BrokerConfig.from_properties({}), clock, Deadlines())
+    image = Image(entity_configs=UncountedConfigs({f"users/{n}": {"producer_byte_rate": "1"} for n in range(3000)}))
+    quotas.on_image(image, [EntityConfigsChanged("users/alice", {"producer_byte_rate": "100"})])
+    assert quotas.is_on
+    quotas.on_image(image, [EntityConfigsChanged("users/alice", {})])
+    assert not quotas.is_on
+
+
+async def test_quotas_of_many_users_are_described_in_slices(broker: HandlerBroker) -> None:
+    store = broker.controller.store
+    store.commit([EntityConfigsChanged(f"users/{n}", {"producer_byte_rate": "1"}) for n in range(3000)])
+    response, turns = await ask_beside_canary(broker, DESCRIBE_CLIENT_QUOTAS, 1, components=[], strict=False)
+    assert len(response.entries) == 3000
+    assert turns > 600
+
+
+# Frames of more than 256 KB
+
+
+class CountedWork:
+    """Takes the place of the broker's threads, and counts what they do."""
+
+    def __init__(self, broker: HandlerBroker) -> None:
+        self.runs = 0
+        self._work = broker.context.thread_work
+        broker.context.thread_work = cast(ThreadWork, self)
+
+    async def run(self, work: Callable[..., Any]) -> Any:
+        self.runs += 1
+        return await self._work.run(work)
+
+
+async def test_a_large_request_is_decoded_and_a_large_response_encoded_in_a_thread(broker: HandlerBroker) -> None:
+    names = [f"topic-{number}" for number in range(30_000)]
+    work = CountedWork(broker)
+    topics = metadata_topics(*names)
+    response = await broker.ask(METADATA, 12, topics=topics, allow_auto_topic_creation=False)
+    assert [topic.name for topic in response.topics] == names
+    assert work.runs == 2
+
+
+async def test_a_small_request_with_a_large_response_is_encoded_in_a_thread(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders", partitions=3_000)
+    work = CountedWork(broker)
+    topics = metadata_topics("orders", *[f"unknown-{number}" for number in range(100)])
+    response, _turns = await ask_beside_canary(broker, METADATA, 12, topics=topics, allow_auto_topic_creation=False)
+    assert {len(topic.partitions) for topic in response.topics} == {0, 3_000}
+    assert work.runs == 1
+
+
+async def test_a_malformed_large_request_closes_its_connection(broker: HandlerBroker) -> None:
+    with pytest.raises(AssertionError, match="closed without a response"):
+        await broker.ask_raw(METADATA, 12, b"\xff" * 300_000, 2)
+
+
+async def test_a_large_request_that_a_handler_refuses_gets_its_error(broker: HandlerBroker) -> None:
+    resources = [altered_resource("x" * 3_000, 1, is_incremental=True)] * 100
+    response = await broker.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=resources)
+    assert {result.error_code for result in response.responses} == {ErrorCode.INVALID_REQUEST}
+
+
+async def test_messages_are_freed_only_if_no_handler_keeps_them() -> None:
+    kept = ["kept"] * 5_000
+    body = metadata.REQUEST(topics=metadata_topics(*["a"] * 5_000))
+    response = metadata.RESPONSE(topics=kept)
+    parts = large_messages._encode(lambda value, parts: parts.append(b"x"), response, body, lambda: None)
+    assert parts == [b"x"]
+    assert len(kept) == 5_000
+    assert body.topics == []
