@@ -1,0 +1,96 @@
+"""Questions to the brokers of a pipeline before it starts and for its status. Uses kbroker's own client, not Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import trio
+
+from kbroker.client.address import parse_addresses
+from kbroker.client.cluster import Cluster, TopicInfo, open_cluster
+from kbroker.client.failures import ConnectionFailed, NoSuchTopic
+from kbroker.client.offsets import LATEST, list_offsets
+from kbroker.errors import PeerError, UserError
+from kbroker.pipeline.definition import TopicsToRead
+
+__all__ = ["ask_brokers", "check_source", "check_topic", "latest_offsets", "lone_failure", "speaks_plaintext"]
+
+T = TypeVar("T")
+
+PROTOCOL: Final = "kafka.security.protocol"
+
+
+def ask_brokers(bootstrap: str, ask: Callable[[Cluster], Awaitable[T]]) -> T:
+    """Runs a call with a cluster. Raises UserError if no broker answers."""
+
+    async def run() -> T:
+        async with open_cluster(parse_addresses(bootstrap), client_id="kbroker-pipeline") as cluster:
+            return await ask(cluster)
+
+    try:
+        return trio.run(run)
+    except (BaseExceptionGroup, UserError, PeerError) as problem:
+        failure = lone_failure(problem)
+    if isinstance(failure, NoSuchTopic):
+        raise UserError(
+            f"Topic '{failure.topic}' does not exist on {bootstrap}. Create it: kbroker topics create {failure.topic}"
+        )
+    if isinstance(failure, (ConnectionFailed, PeerError)):
+        raise UserError(f"No Kafka broker answers at {bootstrap}: {failure}. Start it, or correct bootstrap")
+    raise failure
+
+
+def lone_failure(failure: BaseException) -> BaseException:
+    """Returns the first failure of a group: trio wraps each failure of a nursery in one."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
+
+
+def speaks_plaintext(options: Mapping[str, str]) -> bool:
+    """Whether kbroker's client can ask these brokers: it has no TLS and no SASL."""
+    return options.get(PROTOCOL, "PLAINTEXT").upper() == "PLAINTEXT"
+
+
+def check_source(source: TopicsToRead) -> str | None:
+    """Returns the id of the cluster. Raises UserError if a topic does not exist. A pattern may match nothing yet."""
+    if not speaks_plaintext(source.options):
+        return None
+
+    async def ask(cluster: Cluster) -> str | None:
+        await cluster.refresh([])
+        for topic in source.topics:
+            await cluster.topic(topic)
+        return cluster.cluster_id
+
+    return ask_brokers(source.bootstrap, ask)
+
+
+def check_topic(bootstrap: str, topic: str, options: Mapping[str, str] | None = None) -> TopicInfo | None:
+    """Returns the topic; None if the client cannot ask. Raises UserError if the topic does not exist."""
+    if not speaks_plaintext(options or {}):
+        return None
+
+    async def ask(cluster: Cluster) -> TopicInfo:
+        return await cluster.topic(topic)
+
+    return ask_brokers(bootstrap, ask)
+
+
+def latest_offsets(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    """Returns topic -> partition -> log end offset. Topics that do not exist any more are left out."""
+
+    async def ask(cluster: Cluster) -> dict[str, dict[int, int]]:
+        found = {}
+        for name in topics:
+            try:
+                topic = await cluster.topic(name)
+            except NoSuchTopic:
+                continue
+            wanted = {partition.number: LATEST for partition in topic.partitions}
+            offsets = await list_offsets(cluster, name, wanted, read_committed=True)
+            found[name] = {partition: found_offset.offset for partition, found_offset in offsets.items()}
+        return found
+
+    return ask_brokers(bootstrap, ask)

@@ -1,0 +1,127 @@
+"""Status of a pipeline from the files of its checkpoint, without Spark: offsets, last batch, rate.
+
+CHECKPOINT/QUERY/offsets/N   version, metadata with batchTimestampMs, one line for each source: written before batch N
+CHECKPOINT/QUERY/commits/N   written after batch N
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kbroker.errors import UserError
+from kbroker.pipeline.ownership import OWNER_FILE
+from kbroker.pipeline.progress import offsets_of
+
+__all__ = ["QueryStatus", "lag_by_topic", "read_status"]
+
+TopicOffsets = Mapping[str, Mapping[int, int]]
+
+BATCHES_FOR_RATE: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatus:
+    """State of one query."""
+
+    query: str
+    batch: int | None
+    """Last batch that has ended; None if none has."""
+    batch_time_ms: int | None
+    """Time when that batch began."""
+    is_batch_open: bool
+    """Whether a later batch has begun. It will be repeated after a restart."""
+    offsets: TopicOffsets = field(default_factory=dict)
+    """Next offset to read."""
+    rows_per_s: float | None = None
+    """Average over the last batches; None if there are fewer than two."""
+    records: int | None = None
+    """Records that a replay has written; None for other kinds."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Batch(NamedTuple):
+    time_ms: int
+    offsets: TopicOffsets
+
+
+def read_status(checkpoint: str) -> list[QueryStatus]:
+    """Returns the status of each query. Raises UserError if the directory is not a checkpoint of a pipeline."""
+    if "://" in checkpoint:
+        raise UserError(f"The status of {checkpoint} cannot be read: only local directories are supported")
+    directory = Path(checkpoint)
+    if not (directory / OWNER_FILE).is_file():
+        raise UserError(f"{checkpoint} is not the checkpoint of a pipeline, or the pipeline has never run")
+    if (directory / "plan.json").is_file():
+        return [_replay_status(directory)]
+    queries = sorted(path for path in directory.iterdir() if (path / "offsets").is_dir())
+    return [_status_of(path) for path in queries]
+
+
+def _replay_status(directory: Path) -> QueryStatus:
+    slices = json.loads((directory / "plan.json").read_text(encoding="utf-8"))
+    try:
+        done: int = json.loads((directory / "progress.json").read_text(encoding="utf-8"))["slices"]
+    except FileNotFoundError:
+        done = 0
+    records = sum(part[1] for part in slices[:done])
+    return QueryStatus("replay", done - 1 if done else None, None, False, records=records)
+
+
+def _status_of(directory: Path) -> QueryStatus:
+    begun, ended = _batches(directory / "offsets"), _batches(directory / "commits")
+    # A batch has ended if its commit is there. Spark deletes old files of both directories at the same time.
+    done = [number for number in begun if number in set(ended)]
+    is_open = bool(begun) and (not done or begun[-1] > done[-1])
+    if not done:
+        return QueryStatus(directory.name, None, None, is_open)
+    recent = [_read_batch(directory / "offsets" / str(number)) for number in done[-BATCHES_FOR_RATE:]]
+    last = recent[-1]
+    return QueryStatus(directory.name, done[-1], last.time_ms, is_open, last.offsets, _rate(recent))
+
+
+def _batches(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
+
+
+def _read_batch(path: Path) -> _Batch:
+    try:
+        _version, metadata, *sources = path.read_text(encoding="utf-8").splitlines()
+        time_ms = json.loads(metadata)["batchTimestampMs"]
+    except (OSError, ValueError, KeyError) as problem:
+        raise UserError(f"{path} is damaged or being written: {problem}. Try again") from None
+    offsets: dict[str, dict[int, int]] = {}
+    for source in sources:
+        _merge(offsets, offsets_of(source))
+    return _Batch(time_ms, offsets)
+
+
+def _merge(offsets: dict[str, dict[int, int]], more: Mapping[str, Mapping[int, int]]) -> None:
+    for topic, partitions in more.items():
+        offsets.setdefault(topic, {}).update(partitions)
+
+
+def _rate(recent: list[_Batch]) -> float | None:
+    """Returns records per second between the beginnings of the first and of the last batch."""
+    first, last = recent[0], recent[-1]
+    seconds = (last.time_ms - first.time_ms) / 1000
+    return (_total(last.offsets) - _total(first.offsets)) / seconds if seconds > 0 else None
+
+
+def _total(offsets: TopicOffsets) -> int:
+    return sum(sum(partitions.values()) for partitions in offsets.values())
+
+
+def lag_by_topic(offsets: TopicOffsets, latest: TopicOffsets) -> dict[str, int]:
+    """Returns topic -> records that the pipeline has not read yet."""
+    return {
+        topic: sum(max(0, end - offsets.get(topic, {}).get(index, 0)) for index, end in partitions.items())
+        for topic, partitions in latest.items()
+    }

@@ -1,0 +1,58 @@
+"""Turns failures of Spark into one line that says what to do. Knows the texts of Spark's errors, and no pyspark."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kbroker.errors import UserError
+
+__all__ = ["first_line", "problem_of"]
+
+RESUMES: Final = "Run the pipeline again: it resumes from its checkpoint"
+
+DELETED: Final = (
+    "Records were deleted before they were read (by retention, or with their topic). "
+    "To go on without them, set failOnDataLoss = false in [source.options]"
+)
+UNANSWERED: Final = f"No broker answered in time. Start the broker. {RESUMES}"
+UNKNOWN_TOPIC: Final = "A topic of the pipeline does not exist any more. Create it, or remove it from the file"
+UNRESOLVED: Final = "Maven could not find a package ({}). Check the network, or name local files in [spark] jars"
+
+# Text of Spark's error -> what to tell the user; {} is what the first group has found.
+_KNOWN: Final = (
+    (r"^\s*kbroker\.[\w.]+: (.+)$", "{}"),  # an error of the sink, in a traceback of Python
+    (r"No space left on device|Disk quota exceeded", f"The disk is full. Free some space. {RESUMES}"),
+    (r"\[USER_RAISED_EXCEPTION\] (The value at offset [^\n]*?)(?: SQLSTATE.*)?$", "{}"),
+    (r"Some data may have been lost|KAFKA_DATA_LOSS", DELETED),
+    (r"UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTITION", UNKNOWN_TOPIC),
+    (r"(?:unresolved dependency|UNRESOLVED DEPENDENCIES)[: ]*([^\s]+)?", UNRESOLVED),
+    (r"Timed out waiting for a node assignment|TimeoutException: .*(?:describeTopics|metadata)", UNANSWERED),
+    (
+        r"Failed to find data source: (\w+)|DATA_SOURCE_NOT_FOUND",
+        "Spark has no package for '{}'. Add it to [spark] packages",
+    ),
+)
+_RAISED: Final = re.compile(r"^(\w+Error): (.+)$", re.MULTILINE)
+_CAUSED: Final = re.compile(r"^Caused by: [\w.$]*?(\w+(?:Exception|Error)): (.*)$", re.MULTILINE)
+
+
+def first_line(failure: BaseException) -> str:
+    """Returns the first line of an error, without the state code and the JVM's stack."""
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    text = lines[0] if lines else type(failure).__name__
+    return re.sub(r"\s*;?\s*SQLSTATE: \w+.*$", "", text)
+
+
+def problem_of(failure: BaseException) -> UserError:
+    """Returns the error that the user sees."""
+    if isinstance(failure, UserError):
+        return failure
+    text = str(failure)
+    for pattern, advice in _KNOWN:
+        found = re.search(pattern, text, re.MULTILINE)
+        if found is not None:
+            return UserError(advice.replace("{}", next((group for group in found.groups() if group), "unknown")))
+    causes = _RAISED.findall(text) or _CAUSED.findall(text)
+    reason = f"{causes[-1][0]}: {causes[-1][1]}" if causes else first_line(failure)
+    return UserError(f"Spark ended the pipeline: {reason}")

@@ -1,0 +1,179 @@
+"""The exactly-once sink on Spark: streams through foreachBatch, batches through df.write, failing tasks, executors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.errors import UserError
+from kbroker.testing import Broker
+from tests.pipeline.committed_records import read_committed, values_of
+
+pytest.importorskip("pyspark", reason="needs pyspark")
+pytest.importorskip("pyarrow", reason="needs pyarrow")
+
+PARTITIONS = 3
+Produce = Callable[..., None]
+
+
+@pytest.fixture
+def sink_class() -> Any:
+    from kbroker.pipeline.exactly_once import ExactlyOnceSink
+
+    return ExactlyOnceSink
+
+
+def copy_stream(spark: Any, broker: Broker, sink: Any, checkpoint: Path, **options: str) -> None:
+    source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "in", "startingOffsets": "earliest", **options}
+    stream = spark.readStream.format("kafka").options(**source).load().select("key", "value", "headers", "timestamp")
+    query = (
+        stream.writeStream.foreachBatch(sink.write_batch)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(180)
+    if query.exception() is not None:
+        raise query.exception()
+
+
+@pytest.mark.slow
+def test_a_stream_is_copied_once_with_a_failing_driver(
+    spark: Any, broker: Broker, produce: Produce, sink_class: Any, tmp_path: Path
+) -> None:
+    broker.create_topic("in", 4)
+    broker.create_topic("out", PARTITIONS)
+    produce("in", [(f"k{number}", f"{number:04d}") for number in range(400)])
+
+    def fail_once(step: str) -> None:
+        if step in failing:
+            failing.remove(step)
+            raise RuntimeError("the driver fails")
+
+    options = {"topic": "out"}
+    failing: list[str] = ["written", "ended"]
+    for _ in range(2):
+        sink = sink_class(broker.bootstrap, "copy", tmp_path / "sink", options, on_step=fail_once)
+        with pytest.raises(Exception, match="the driver fails"):
+            copy_stream(spark, broker, sink, tmp_path / "checkpoint", includeHeaders="true", maxOffsetsPerTrigger="150")
+        sink.close()
+    sink = sink_class(broker.bootstrap, "copy", tmp_path / "sink", options)
+    copy_stream(spark, broker, sink, tmp_path / "checkpoint", includeHeaders="true", maxOffsetsPerTrigger="150")
+    sink.close()
+    assert failing == []
+    assert values_of(broker.bootstrap, "out", partitions=PARTITIONS) == [f"{number:04d}" for number in range(400)]
+
+
+def test_a_batch_after_a_shuffle_is_written_once(spark: Any, broker: Broker, sink_class: Any, tmp_path: Path) -> None:
+    broker.create_topic("out", PARTITIONS)
+    frame = spark.range(300).selectExpr("id % 10 AS bucket").groupBy("bucket").count()
+    frame = frame.selectExpr("CAST(bucket AS STRING) AS key", "CAST(count AS STRING) AS value", "'out' AS topic")
+    sink = sink_class(broker.bootstrap, "counts", tmp_path, {})
+    for batch_id in (0, 0, 1):
+        sink.write_batch(frame, batch_id)
+    sink.close()
+    assert values_of(broker.bootstrap, "out", partitions=PARTITIONS) == ["30"] * 20
+
+
+def test_a_frame_is_written_in_one_job_by_the_data_source(spark: Any, broker: Broker) -> None:
+    from kbroker.pipeline.exactly_once import TopicDataSource
+
+    broker.create_topic("out", PARTITIONS)
+    spark.dataSource.register(TopicDataSource)
+    frame = spark.range(0, 1000, 1, 4).selectExpr(
+        "CAST(id AS STRING) AS key",
+        "CAST(CONCAT('v', id) AS BINARY) AS value",
+        "CAST(id % 3 AS INT) AS partition",
+        "timestamp_millis(1700000000000 + id) AS timestamp",
+    )
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "topic": "out"}
+    frame.write.format("kbroker").mode("append").options(**options).save()
+    messages = read_committed(broker.bootstrap, "out", partitions=PARTITIONS)
+    found = sorted((int(each.key()), each.value(), each.partition(), each.timestamp()[1]) for each in messages)
+    assert found == [(n, b"v%d" % n, n % 3, 1_700_000_000_000 + n) for n in range(1000)]
+
+
+def test_columns_of_other_types_are_refused_in_one_line(
+    spark: Any, broker: Broker, sink_class: Any, tmp_path: Path
+) -> None:
+    sink = sink_class(broker.bootstrap, "types", tmp_path, {"topic": "out"})
+    with pytest.raises(UserError, match="Column key has type bigint; cast it"):
+        sink.write_batch(spark.range(1).selectExpr("id AS key", "'v' AS value"), 0)
+    with pytest.raises(UserError, match="no column value, only id"):
+        sink.write_batch(spark.range(1), 0)
+
+
+def test_a_failed_job_of_the_data_source_leaves_nothing(spark: Any, broker: Broker) -> None:
+    from kbroker.pipeline.exactly_once import TopicDataSource
+
+    broker.create_topic("out", PARTITIONS)
+    spark.dataSource.register(TopicDataSource)
+    value = "IF(id = 999, raise_error('a bad row'), CAST(id AS STRING)) AS value"
+    frame = spark.range(0, 1000, 1, 2).selectExpr(value)
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "topic": "out"}
+    with pytest.raises(Exception, match="a bad row"):
+        frame.write.format("kbroker").mode("append").options(**options).save()
+    # Nothing is committed and nothing stays open: the last stable offset is the end of the log.
+    assert read_committed(broker.bootstrap, "out", partitions=PARTITIONS) == []
+
+
+CLUSTER_JOB = '''
+import sys
+from pathlib import Path
+
+from kbroker.pipeline.exactly_once import ExactlyOnceSink
+from kbroker.pipeline.segments import read_segments
+from kbroker.pipeline.session import open_session
+
+
+def die_once(batches):
+    """Kills the Python worker of the first attempt of task 1 after it has passed rows on: the executor lives."""
+    import os
+    import signal
+
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    for batch in batches:
+        yield batch
+        if context.partitionId() == 1 and context.attemptNumber() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    bootstrap, directory, conf = sys.argv[1], Path(sys.argv[2]), dict(item.split("=", 1) for item in sys.argv[3:])
+    jars = conf.pop("jars").split(",")
+    spark = open_session("cluster", master="local-cluster[2,1,1024]", jars=jars, conf=conf, directory=directory)
+    frame = read_segments(spark, str(directory / "data"), topics="in").select("key", "value")
+    frame = frame.mapInArrow(die_once, "key binary, value binary")
+    sink = ExactlyOnceSink(bootstrap, "cluster", directory / "sink", {"topic": "out"})
+    sink.write_batch(frame, 0)
+    spark.stop()
+'''
+
+
+@pytest.mark.slow
+def test_executors_read_segments_and_write_once_and_a_killed_worker_is_replaced(
+    spark_jars: list[str], spark_conf: Mapping[str, str], tmp_path: Path
+) -> None:
+    from confluent_kafka import Producer
+
+    with Broker(topics={"out": PARTITIONS}, data_dir=tmp_path / "data") as broker:
+        broker.create_topic("in", 1, segment_bytes=80_000)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 2000})
+        for number in range(4000):
+            producer.produce("in", key=str(number), value=str(number))
+        assert producer.flush(60) == 0
+        script = tmp_path / "job.py"
+        script.write_text(CLUSTER_JOB)
+        conf = [f"{name}={value}" for name, value in spark_conf.items()]
+        command = [sys.executable, str(script), broker.bootstrap, str(tmp_path), f"jars={','.join(spark_jars)}", *conf]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+        assert ended.returncode == 0, ended.stderr[-20000:]
+        expected = sorted(str(number) for number in range(4000))
+        assert values_of(broker.bootstrap, "out", partitions=PARTITIONS) == expected

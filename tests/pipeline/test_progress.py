@@ -1,0 +1,118 @@
+"""Progress from Spark's reports, status from the files of a checkpoint, and how both are shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.cli.pipeline_metrics import PipelineMetrics
+from kbroker.cli.pipeline_run import progress_line
+from kbroker.errors import UserError
+from kbroker.pipeline.checkpoint_status import lag_by_topic, read_status
+from kbroker.pipeline.problems import problem_of
+from kbroker.pipeline.progress import Progress, progress_of
+
+BAD_VALUE = "The value at offset 3 of partition 0 of topic orders is not JSON of the schema. Set values.dead_letters"
+
+REPORT: dict[str, Any] = {
+    "batchId": 7,
+    "numInputRows": 1200,
+    "processedRowsPerSecond": 400.0,
+    "durationMs": {"addBatch": 2500, "triggerExecution": 3000},
+    "sources": [
+        {
+            "endOffset": {"orders": {"0": 100, "1": 50}, "refunds": {"0": 3}},
+            "latestOffset": {"orders": {"0": 110, "1": 55}, "refunds": {"0": 3}},
+        }
+    ],
+    "sink": {"numOutputRows": -1},
+    "observedMetrics": {"kbroker_rows_out": {"rows": 1100}},
+}
+
+
+def test_rows_rates_and_lag_come_from_the_report() -> None:
+    expected = Progress(7, 1200, 1100, 400.0, 3000, {"orders": 15, "refunds": 0})
+    assert progress_of(REPORT) == expected
+    assert progress_line("totals", expected) == (
+        "totals: batch 7, 1,200 rows in, 1,100 out, 400 rows/s, 3,000 ms, lag orders 15, refunds 0"
+    )
+
+
+def test_a_report_without_a_batch_is_told_apart() -> None:
+    idle = {**REPORT, "durationMs": {"latestOffset": 1}, "processedRowsPerSecond": float("nan"), "observedMetrics": {}}
+    found = progress_of(idle)
+    assert (found.is_batch, found.rows_per_s, found.rows_out) == (False, 0.0, None)
+
+
+def test_a_source_that_is_no_topic_has_no_lag() -> None:
+    files = {"endOffset": {"logOffset": 3}, "latestOffset": None}
+    assert progress_of({**REPORT, "sources": [files]}).lag == {}
+
+
+def test_metrics_add_up_the_batches() -> None:
+    metrics = PipelineMetrics("totals")
+    for _ in range(2):
+        metrics.add("main", progress_of(REPORT))
+    lines = metrics.read().decode().splitlines()
+    assert 'kbroker_pipeline_rows_in_total{pipeline="totals",query="main"} 2400' in lines
+    assert 'kbroker_pipeline_rows_out_total{pipeline="totals",query="main"} 2200' in lines
+    assert 'kbroker_pipeline_lag{pipeline="totals",query="main",topic="orders"} 15' in lines
+    assert 'kbroker_pipeline_up{pipeline="totals"} 1' in lines
+
+
+def write_batch(query: Path, number: int, *, time_ms: int, offset: int, is_ended: bool = True) -> None:
+    for name in ("offsets", "commits"):
+        (query / name).mkdir(parents=True, exist_ok=True)
+    lines = ["v1", json.dumps({"batchTimestampMs": time_ms}), json.dumps({"orders": {"0": offset, "1": 5}})]
+    (query / "offsets" / str(number)).write_text("\n".join(lines))
+    (query / "offsets" / f".{number}.crc").touch()
+    if is_ended:
+        (query / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def test_the_status_is_that_of_the_last_batch_that_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "kbroker-pipeline.json").write_text("{}")
+    for number in range(4):
+        is_ended = number < 3
+        write_batch(tmp_path / "main", number, time_ms=1000 * number, offset=100 * number, is_ended=is_ended)
+    (status,) = read_status(str(tmp_path))
+    assert (status.query, status.batch, status.batch_time_ms, status.is_batch_open) == ("main", 2, 2000, True)
+    assert status.offsets == {"orders": {0: 200, 1: 5}}
+    assert status.rows_per_s == 100.0
+    assert lag_by_topic(status.offsets, {"orders": {0: 210, 1: 5, 2: 7}}) == {"orders": 17}
+
+
+def test_a_pipeline_that_never_ran_has_no_status(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not the checkpoint of a pipeline, or the pipeline has never run"):
+        read_status(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("java.io.IOException: No space left on device\n\tat x", "The disk is full. Free some space. Run the pipeline"),
+        (
+            f"[X]\n\tat x\nCaused by: a.SparkRuntimeException: [USER_RAISED_EXCEPTION] {BAD_VALUE} SQLSTATE: P0001",
+            BAD_VALUE,
+        ),
+        ("x: Some data may have been lost because they are not", "Records were deleted before they were read"),
+        (
+            "java.lang.X: outer\nCaused by: a.b.InnerException: the cause",
+            "Spark ended the pipeline: InnerException: the",
+        ),
+        ("x\nTraceback:\n  File\nkbroker.client.failures.NoSuchTopic: topic a: gone\n\tat x", "topic a: gone"),
+        (
+            "Traceback:\nModuleNotFoundError: No module named 'numpy'\nCaused by: py4j.Py4JException: a proxy",
+            "Spark ended the pipeline: ModuleNotFoundError: No module named 'numpy'",
+        ),
+        ("plain", "Spark ended the pipeline: plain"),
+    ],
+)
+def test_a_failure_of_spark_becomes_one_line(text: str, line: str) -> None:
+    shown = str(problem_of(RuntimeError(text)))
+    assert shown.startswith(line)
+    assert "\n" not in shown
+    assert "SQLSTATE" not in shown
