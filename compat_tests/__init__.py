@@ -1,1 +1,1 @@
-"""Real clients over real sockets: each scenario runs against kbroker and against Apache Kafka, the judge."""
+"""Scenarios with real clients over real sockets, against kbroker and against Apache Kafka as the reference."""

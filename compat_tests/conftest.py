@@ -1,4 +1,4 @@
-"""Which broker a scenario meets: kbroker and Apache Kafka in turn, or the one that `--bootstrap HOST:PORT` names."""
+"""Brokers of the scenarios: kbroker and Apache Kafka in turn, or the broker named by `--bootstrap HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from compat_tests.judge import JavaTools, run_judge
+from compat_tests.apache_kafka import JavaTools, run_apache_kafka
 from compat_tests.process import run_kbroker
 
 BROKERS = ["kbroker", "apache-kafka"]
@@ -21,6 +21,7 @@ BROKERS = ["kbroker", "apache-kafka"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bootstrap", metavar="HOST:PORT", help="run the scenarios against this broker alone")
+    parser.addoption("--spark-kills", type=int, default=3, help="how often a Spark driver is killed and resumed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -30,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs all scenarios, so that each broker is started once; what meets the judge starts a JVM."""
+    """Assigns all scenarios to one worker, so that each broker starts once; marks those that need Apache Kafka."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -42,11 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """What meets Apache Kafka gets three tries: its metadata follows a moment after it has answered.
+    """Runs scenarios with Apache Kafka up to three times: its metadata may change a moment after the response.
 
-    What runs against kbroker alone gets one: there, an answer means that it is so.
+    Scenarios with kbroker alone run once: kbroker responds when the change is visible.
     """
-    if "judge" not in getattr(item, "fixturenames", ()) and "[apache-kafka" not in item.nodeid:
+    if "apache_kafka" not in getattr(item, "fixturenames", ()) and "[apache-kafka" not in item.nodeid:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
@@ -61,8 +62,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture(autouse=True)
-def collect_what_clients_leak() -> Iterator[None]:
-    """kafka-python leaves sockets open; they are collected here, not in some later test that would take the blame."""
+def collect_leaked_sockets() -> Iterator[None]:
+    """Collects the sockets that kafka-python leaves open, so that no later test fails because of their warnings."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -71,11 +72,11 @@ def collect_what_clients_leak() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def bootstrap(broker_name: str, request: pytest.FixtureRequest) -> str:
-    """HOST:PORT of the broker under test."""
+    """Returns HOST:PORT of the broker under test."""
     if broker_name == "kbroker":
         return str(request.getfixturevalue("kbroker_address"))
     if broker_name == "apache-kafka":
-        return str(request.getfixturevalue("judge"))
+        return str(request.getfixturevalue("apache_kafka"))
     return broker_name
 
 
@@ -87,20 +88,20 @@ def kbroker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def judge(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with run_judge(java_tools, tmp_path_factory.mktemp("judge")) as address:
+def apache_kafka(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_apache_kafka(java_tools, tmp_path_factory.mktemp("apache-kafka")) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def java_tools(java: str, judge_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
-    """Kafka's own tools; they work against any broker."""
+    """Returns Kafka's tools, which work with any broker."""
     return JavaTools(java, judge_classpath, tmp_path_factory.mktemp("tools"))
 
 
 @pytest.fixture(scope="session")
 def kcat() -> str:
-    """The `kcat` command."""
+    """Returns the path of `kcat`; skips the test if it is not installed."""
     command = shutil.which("kcat") or shutil.which("kafkacat")
     if command is None:
         pytest.skip("needs kcat: it is not on the PATH")
@@ -109,6 +110,6 @@ def kcat() -> str:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic name that nobody used before; the broker creates it on first use."""
+    """Returns a new topic name; the broker creates the topic on first use."""
     test = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.originalname)[:60]
     return f"{test}-{uuid.uuid4().hex[:8]}"

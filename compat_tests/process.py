@@ -1,4 +1,4 @@
-"""Child processes of the scenarios: started with their output in a file, waited for until ready, always ended."""
+"""Child processes of the scenarios: their output goes to a file, and they are always stopped."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
 
 
 class StartFailed(Exception):
-    """A broker did not become ready; the message carries the end of its log."""
+    """A broker did not become ready; the message has the end of its log."""
 
 
 @contextmanager
 def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a command with stdout and stderr in `log`; on leaving, SIGTERM, and SIGKILL if that does not help."""
+    """Runs a command with stdout and stderr in `log`. Stops it with SIGTERM, and with SIGKILL after 20 seconds."""
     with open(log, "wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -42,32 +42,32 @@ def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
 
 
 def wait_until(
-    is_ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, *, timeout_s: float, what: str
+    is_ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, *, timeout_s: float, name: str
 ) -> None:
-    """Polls a child until it is ready; real processes have no clock of ours to advance."""
+    """Polls a child process until it is ready. Raises StartFailed if the process ends or the timeout passes."""
     deadline = time.monotonic() + timeout_s
     while not is_ready():
         if process.poll() is not None:
-            raise StartFailed(f"{what} ended with {process.returncode}:\n{_tail(log)}")
+            raise StartFailed(f"{name} ended with {process.returncode}:\n{_tail(log)}")
         if time.monotonic() > deadline:
-            raise StartFailed(f"{what} was not ready after {timeout_s:.0f} s:\n{_tail(log)}")
+            raise StartFailed(f"{name} was not ready after {timeout_s:.0f} s:\n{_tail(log)}")
         time.sleep(POLL_SECONDS)
 
 
 @contextmanager
 def run_kbroker(directory: Path, *arguments: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """`kbroker serve` with its log in the directory: its address and its process."""
+    """Runs `kbroker serve` with its log in `directory`; yields its address and its process."""
     log = directory / "kbroker.log"
     command = [sys.executable, "-m", "kbroker", "serve", "--listen", f"127.0.0.1:{port}", *arguments]
     with running(command, log) as process:
-        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, what="kbroker")
+        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, name="kbroker")
         match = READY.search(log.read_text())
         assert match is not None
         yield match[1], process
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different; for programs that cannot bind port 0 and say which they got."""
+    """Returns different ports that are free now, for programs that cannot bind port 0 and report their port."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:

@@ -1,4 +1,4 @@
-"""Many runs of Kafka's tools in one JVM: starting one for each would take most of the time of the scenarios."""
+"""Runs Kafka's tools in one JVM: a new JVM for each run would take most of the scenarios' time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 
 __all__ = ["ToolServer", "running_tool_server"]
 
@@ -18,13 +18,13 @@ STOP_SECONDS = 20.0
 
 
 class ToolServer:
-    """Has the `run` of JavaTools. What a tool leaves behind in its JVM, the next one meets."""
+    """Like JavaTools, with `run` only. The runs share one JVM, so static state of a tool stays for the next run."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def run(self, main_class: str, *arguments: str, timeout_s: float = 90) -> str:
-        """What the tool wrote to stdout; a tool that fails raises with all that it printed."""
+        """Returns the tool's stdout; if the tool fails, the error has its stdout and stderr."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -56,7 +56,7 @@ def running_tool_server(tools: JavaTools, directory: Path) -> Iterator[ToolServe
             yield ToolServer(process)
         finally:
             assert process.stdin is not None
-            process.stdin.close()  # at the end of its input it ends by itself
+            process.stdin.close()  # the server exits at the end of its input
             try:
                 process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:

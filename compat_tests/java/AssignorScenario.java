@@ -28,10 +28,10 @@ import org.apache.kafka.common.serialization.IntegerDeserializer;
 import org.apache.kafka.common.serialization.IntegerSerializer;
 
 /**
- * Groups of Java consumers, one for each assignor and all at once: members come, go, crash, pause and stall while
- * numbers are written, and every number is seen. Says on stdout what was so at the end of each step.
+ * Runs groups of Java consumers at the same time, one for each assignor: members join, leave, crash, pause and stall
+ * while numbers are produced, and every number must be read. Prints the state at the end of each step.
  *
- * Arguments: bootstrap, how the names of topics begin, the classes of the assignors.
+ * Arguments: bootstrap servers, prefix of the topic names, classes of the assignors.
  */
 public final class AssignorScenario {
     private static final int PARTITIONS = 6;
@@ -50,7 +50,7 @@ public final class AssignorScenario {
         this.assignor = assignor;
     }
 
-    /** Polls in a thread of its own, and commits what it saw. */
+    /** Consumer that polls in its own thread and commits. */
     private final class Member implements ConsumerRebalanceListener {
         private final KafkaConsumer<Integer, Integer> consumer;
         private final Thread thread;
@@ -91,7 +91,7 @@ public final class AssignorScenario {
                 failure = problem;
             } finally {
                 owned = Set.of();
-                // Who crashes says nothing to the broker: the session has to run out.
+                // A crashed member sends no LeaveGroup: its session must expire.
                 consumer.close(CloseOptions.groupMembershipOperation(
                         crashes.get() ? GroupMembershipOperation.REMAIN_IN_GROUP : GroupMembershipOperation.DEFAULT));
             }
@@ -123,7 +123,7 @@ public final class AssignorScenario {
             try {
                 consumer.commitSync();
             } catch (CommitFailedException | RebalanceInProgressException moved) {
-                // The group goes on without what this one took last: it is read again.
+                // The member was removed and its last records are not committed: another member reads them again.
             }
         }
 
@@ -168,7 +168,7 @@ public final class AssignorScenario {
         producer.flush();
     }
 
-    /** Each partition has one owner, and no member has more than its share. */
+    /** Whether each partition has one owner and no member has more than its share. */
     private boolean isSplit() {
         List<Integer> all = new ArrayList<>();
         for (Member each : members) {

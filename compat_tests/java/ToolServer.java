@@ -11,11 +11,11 @@ import org.apache.kafka.common.utils.Exit;
 /**
  * Runs the main methods of Kafka's tools one after the other in one JVM, which takes seconds to start.
  *
- * A line of stdin is a class and its arguments, each in Base64, with blanks between; a line of stdout is the exit
- * status and what was written to stdout and stderr, in Base64 too. A tool that exits ends itself alone.
+ * A line of stdin is a class and its arguments, each in Base64, separated by spaces. A line of stdout is the exit
+ * status and the tool's stdout and stderr in Base64. A tool that calls exit does not end the JVM.
  */
 public final class ToolServer {
-    /** Scala's println holds on to the first System.out, so that one stays and what stands behind it changes. */
+    /** Scala's println keeps the first System.out, so that stream stays and its target changes with each tool. */
     private static final class Switch extends OutputStream {
         private volatile ByteArrayOutputStream target = new ByteArrayOutputStream();
 
@@ -36,7 +36,7 @@ public final class ToolServer {
         }
     }
 
-    /** The first that the running tool asked for: some catch what ends them, and ask again with another. */
+    /** First exit status of the running tool: some tools catch the exception of exit, and exit with another status. */
     private static Integer exitStatus;
 
     private static int run(String name, String[] arguments) throws ReflectiveOperationException {

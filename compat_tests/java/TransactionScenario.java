@@ -15,7 +15,7 @@ import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
-/** What transactional clients of Java do: `write`, `fence` or `copy`, and then what came of it, on stdout. */
+/** Runs transactional Java clients: `write`, `fence` or `copy`; prints the results. */
 public final class TransactionScenario {
     private static KafkaProducer<String, String> producer(String bootstrap, String id) {
         Map<String, Object> configs = new HashMap<>();
@@ -25,7 +25,7 @@ public final class TransactionScenario {
         return new KafkaProducer<>(configs, new StringSerializer(), new StringSerializer());
     }
 
-    /** Each further word is a transaction: what is to become of it, a colon, and how many records it has. */
+    /** Each further argument is a transaction, as OUTCOME:RECORDS. */
     private static void write(String bootstrap, String topic, String id, List<String> transactions) throws Exception {
         try (KafkaProducer<String, String> producer = producer(bootstrap, id)) {
             producer.initTransactions();
@@ -45,7 +45,7 @@ public final class TransactionScenario {
         }
     }
 
-    /** The second producer of one id takes over from the first, which then may neither write nor commit. */
+    /** Fences a producer by a second one with the same transactional id; the first can no longer write or commit. */
     private static void fence(String bootstrap, String topic, String id) throws Exception {
         try (KafkaProducer<String, String> first = producer(bootstrap, id);
                 KafkaProducer<String, String> second = producer(bootstrap, id)) {
@@ -65,7 +65,7 @@ public final class TransactionScenario {
         }
     }
 
-    /** Everything of one topic into another, and how far it came, in transactions; every other one is aborted. */
+    /** Copies a topic with its offsets in transactions, of which every second one is aborted. */
     private static void copy(String bootstrap, String from, String to, String group, String protocol, int wanted) {
         Map<String, Object> configs = new HashMap<>();
         configs.put("bootstrap.servers", bootstrap);

@@ -8,8 +8,8 @@ import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * Two consumers of the consumer protocol, of which the second joins later and the first leaves before the end.
- * Arguments: bootstrap servers, group, a pattern of RE2, how many records to wait for.
+ * Runs two consumers of the consumer protocol: the second joins later, and the first leaves before the end.
+ * Arguments: bootstrap servers, group, an RE2 pattern, number of records to wait for.
  * Prints how the partitions were shared, then every number that was read.
  */
 public class TwoConsumers {

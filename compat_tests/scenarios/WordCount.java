@@ -11,9 +11,9 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.state.BuiltInDslStoreSuppliers;
 
 /**
- * Counts words with Kafka Streams, exactly once, over all time and for each day, and writes every count that it reaches.
- * Arguments: bootstrap servers, topic of lines, topic of counts, application, directory of its state.
- * Ends when its input does; what it holds in memory is restored from its changelogs at the next start.
+ * Counts words with Kafka Streams, exactly once, in total and for each day, and writes every intermediate count.
+ * Arguments: bootstrap servers, topic of lines, topic of counts, application id, state directory.
+ * Stops at the end of stdin. In-memory stores are restored from their changelogs at the next start.
  */
 public class WordCount {
     public static void main(String[] args) throws Exception {
@@ -33,7 +33,7 @@ public class WordCount {
         try (KafkaStreams streams = new KafkaStreams(builder.build(), configs(args))) {
             streams.start();
             while (System.in.read() != -1) {
-                // nothing that is written to it means anything
+                // input on stdin is ignored
             }
         }
     }
@@ -49,9 +49,9 @@ public class WordCount {
         configs.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         configs.put(
                 StreamsConfig.DSL_STORE_SUPPLIERS_CLASS_CONFIG, BuiltInDslStoreSuppliers.InMemoryDslStoreSuppliers.class);
-        configs.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0); // so that no count is left out
+        configs.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0); // so that every count is written
         configs.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
-        configs.put(StreamsConfig.consumerPrefix("group.instance.id"), "counter"); // comes back without a timeout
+        configs.put(StreamsConfig.consumerPrefix("group.instance.id"), "counter"); // rejoins without waiting for the session timeout
         return configs;
     }
 }

@@ -1,1 +1,1 @@
-"""What a broker must do for its clients. Nothing here knows which broker it meets."""
+"""Scenarios: behaviour that clients expect of a broker. They do not know which broker they test."""

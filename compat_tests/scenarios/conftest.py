@@ -1,4 +1,4 @@
-"""What many scenarios share: two admin clients, the `kbroker` command, a member of a group, a JVM for Java's tools."""
+"""Fixtures of the scenarios: admin clients, the `kbroker` command, a group member, a JVM for Java's tools, Spark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import confluent_kafka
@@ -17,15 +18,16 @@ from confluent_kafka import KafkaException
 from confluent_kafka import admin as confluent_admin
 from kafka import KafkaAdminClient
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.groups import DEADLINE_S
+from compat_tests.scenarios.spark_kafka import SparkKafka, start_spark
 from compat_tests.tool_server import ToolServer, running_tool_server
 
 confluent: Any = confluent_admin
 
 
 class Outcome(NamedTuple):
-    """Of a call of the `kbroker` command."""
+    """Exit code and output of a `kbroker` command."""
 
     code: int
     out: str
@@ -47,7 +49,7 @@ Call = Callable[..., Outcome]
 
 @pytest.fixture
 def call(bootstrap: str) -> Call:
-    """`call("topics", "list")` against the broker under test."""
+    """Returns a function that runs a command against the broker under test: `call("topics", "list")`."""
 
     def run(*arguments: str, stdin: bytes = b"") -> Outcome:
         command = [sys.executable, "-m", "kbroker", *arguments, "--bootstrap", bootstrap]
@@ -59,29 +61,51 @@ def call(bootstrap: str) -> Call:
 
 @pytest.fixture(scope="session")
 def tool_server(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolServer]:
-    """Kafka's own tools and our Java scenarios, all in one JVM."""
+    """Runs Kafka's tools and the Java scenarios in one JVM."""
     if shutil.which("javac") is None:
         pytest.skip("needs a JDK: javac is not on the PATH")
     with running_tool_server(java_tools, tmp_path_factory.mktemp("tool-server")) as server:
         yield server
 
 
+@pytest.fixture(scope="session")
+def spark_session(
+    spark_connector_jars: list[Path], table_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """Runs one Spark for all scenarios: its start takes longer than most of them.
+
+    Its JVM also serves tests/pipeline in the same worker, which use the jars of tables.
+    """
+    pytest.importorskip("pyspark.sql", reason="needs pyspark")
+    session = start_spark([*spark_connector_jars, *table_jars], tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(bootstrap: str, spark_session: Any, tmp_path: Path) -> Iterator[SparkKafka]:
+    """Returns Spark's source and sink of the broker under test; stops the streams of the test."""
+    yield SparkKafka(spark_session, bootstrap, tmp_path)
+    for query in spark_session.streams.active:
+        query.stop()
+
+
 @pytest.fixture
 def admin(bootstrap: str) -> Any:
-    """The AdminClient of confluent-kafka."""
+    """Returns the AdminClient of confluent-kafka."""
     return confluent.AdminClient({"bootstrap.servers": bootstrap})
 
 
 @pytest.fixture
 def python_admin(bootstrap: str) -> Iterator[Any]:
-    """The KafkaAdminClient of kafka-python."""
+    """Returns the KafkaAdminClient of kafka-python."""
     client = KafkaAdminClient(bootstrap_servers=bootstrap)
     yield client
     client.close()
 
 
 def code_of(future: Any) -> int:
-    """The error code that a future of confluent-kafka ends with, 0 if it ends well."""
+    """Returns the error code of a confluent-kafka future, 0 if it succeeded."""
     try:
         future.result()
     except KafkaException as failure:
@@ -92,16 +116,16 @@ def code_of(future: Any) -> int:
 
 @contextmanager
 def reading_member(bootstrap: str, topic: str, protocol: str, *, count: int) -> Iterator[str]:
-    """Somebody in the group of the topic's name who has read so far and committed; yields the member's id.
+    """Yields the id of a group member that has read and committed `count` records.
 
-    `protocol` is that of KIP-848, `consumer`, or the classic one.
+    The group has the topic's name. `protocol`: `consumer` (KIP-848) or `classic`.
     """
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": topic,
             "group.protocol": protocol,
-            "client.id": "somebody",
+            "client.id": "test-client",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
@@ -109,7 +133,10 @@ def reading_member(bootstrap: str, topic: str, protocol: str, *, count: int) -> 
     try:
         consumer.subscribe([topic])
         deadline = time.monotonic() + DEADLINE_S
-        while sum(each.offset for each in consumer.position(consumer.assignment()) if each.offset > 0) < count:
+        while (
+            sum(partition.offset for partition in consumer.position(consumer.assignment()) if partition.offset > 0)
+            < count
+        ):
             assert time.monotonic() < deadline, "it has not read everything"
             message = consumer.poll(0.05)
             assert message is None or message.error() is None

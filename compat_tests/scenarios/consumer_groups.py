@@ -1,4 +1,4 @@
-"""Consumers that ask for the consumer protocol (KIP-848), of confluent-kafka and by hand on the wire."""
+"""Consumers of the consumer protocol (KIP-848): of confluent-kafka, and hand-written on the wire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_YET = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PR
 
 
 class ConsumerMember(Member):
-    """A consumer of confluent-kafka with `group.protocol=consumer`: the broker says how often it sends heartbeats."""
+    """Consumer of confluent-kafka with `group.protocol=consumer`; the broker sets its heartbeat interval."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **options: Any) -> None:
         config: dict[str, Any] = {
@@ -40,13 +40,13 @@ class ConsumerMember(Member):
 
 
 class WireMember:
-    """Heartbeats by hand."""
+    """Member that sends hand-written heartbeats."""
 
     def __init__(self, wire: Wire, group: str, member_id: str) -> None:
         self._wire, self._group, self.member_id = wire, group, member_id
 
     def beat(self, epoch: int, version: int = 1, **members: Any) -> Any:
-        """As soon as there is a coordinator: a group's first request may come before it."""
+        """Sends a heartbeat, and retries until the group has a coordinator."""
         asked = {"group_id": self._group, "member_id": self.member_id, "member_epoch": epoch, **members}
         answer = self._wire.ask(HEARTBEAT, version, **asked)
         for _ in range(100):
@@ -66,16 +66,16 @@ class WireMember:
 
 
 def shared(answer: Any) -> list[int] | None:
-    """The partitions of one topic that an answer assigns; None if it says nothing of them."""
+    """Returns the partitions that a response assigns, None if it has no assignment."""
     if answer.assignment is None:
         return None
-    return sorted(index for each in answer.assignment.topic_partitions for index in each.partitions)
+    return sorted(index for topic in answer.assignment.topic_partitions for index in topic.partitions)
 
 
-def poll_for(members: Iterable[Member], seconds: float, is_done: Callable[[], bool], what: str) -> None:
-    """As `poll_until`, for what takes its time: a session here is 45 seconds long at least."""
+def poll_for(members: Iterable[Member], seconds: float, is_done: Callable[[], bool], condition: str) -> None:
+    """Like `poll_until` with a longer deadline: a session of the consumer protocol lasts at least 45 seconds."""
     deadline = time.monotonic() + seconds
     while not is_done():
-        assert time.monotonic() < deadline, f"still not: {what}"
+        assert time.monotonic() < deadline, f"not reached: {condition}"
         for member in members:
             member.poll()

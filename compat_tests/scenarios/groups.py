@@ -1,4 +1,4 @@
-"""Groups of real consumers: topics to share, members that are polled together, and what they have seen."""
+"""Groups of real consumers: topics with numbers, members that are polled together, and the numbers they read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def produce_numbers(bootstrap: str, topic: str, numbers: Iterable[int], partitions: int) -> None:
-    """Each number as a value, in the partition that it leaves as a remainder."""
+    """Produces each number as a value, to the partition `number % partitions`."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for number in numbers:
         producer.produce(topic, str(number).encode(), partition=number % partitions)
@@ -30,7 +30,7 @@ def produce_numbers(bootstrap: str, topic: str, numbers: Iterable[int], partitio
 
 
 class Member:
-    """A consumer of confluent-kafka in a group; `seen` are the numbers that it was given."""
+    """Group member of confluent-kafka; `seen` has the numbers that it read."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **options: Any) -> None:
         config: dict[str, Any] = {
@@ -57,28 +57,28 @@ class Member:
 
     @property
     def partitions(self) -> list[int]:
-        return sorted(each.partition for each in self.consumer.assignment())
+        return sorted(partition.partition for partition in self.consumer.assignment())
 
     def committed(self, topic: str, partitions: int) -> list[int]:
         asked = [confluent_kafka.TopicPartition(topic, index) for index in range(partitions)]
-        return [each.offset for each in self.consumer.committed(asked, timeout=DEADLINE_S)]
+        return [partition.offset for partition in self.consumer.committed(asked, timeout=DEADLINE_S)]
 
     def close(self) -> None:
         self.consumer.close()
 
 
-def poll_until(members: Iterable[Member], is_done: Callable[[], bool], what: str) -> None:
-    """Real consumers have no clock of ours to move: they are polled until it is so."""
+def poll_until(members: Iterable[Member], is_done: Callable[[], bool], condition: str) -> None:
+    """Polls the members until the condition holds: real consumers have no mock clock."""
     deadline = time.monotonic() + DEADLINE_S
     members = list(members)
     while not is_done():
-        assert time.monotonic() < deadline, f"still not: {what}; {[each.partitions for each in members]}"
+        assert time.monotonic() < deadline, f"not reached: {condition}; {[member.partitions for member in members]}"
         for member in members:
             member.poll()
 
 
 def same_split(members: Iterable[Member], sizes: list[int], partitions: int) -> bool:
-    """Whether each partition has one owner, and the members hold so many each."""
-    owned = [each.partitions for each in members]
-    everything = sorted(index for each in owned for index in each)
+    """Whether each partition has one owner and the members have the given numbers of partitions."""
+    owned = [member.partitions for member in members]
+    everything = sorted(index for indexes in owned for index in indexes)
     return everything == list(range(partitions)) and sorted(map(len, owned)) == sorted(sizes)

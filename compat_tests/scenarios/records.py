@@ -1,6 +1,6 @@
-"""The records that scenarios send and expect back, and each Python client's way to send and read them by assignment.
+"""Records that the scenarios send and expect, and functions to send and read them with each Python client.
 
-Never subscribes, so that no scenario here needs consumer groups.
+Reads partitions by assignment, without consumer groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
     "sample_records",
 ]
 
-# Recent, since every broker soon deletes what is older than its retention; whole seconds, so that failures read well.
+# Recent, so that retention does not delete the records; whole seconds, so that failures are easy to read.
 FIRST_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
 DEADLINE_S = 30.0
 
@@ -36,7 +36,10 @@ class Record(NamedTuple):
 
 
 def sample_records(count: int) -> list[Record]:
-    """Keys, values and headers that are filled, empty, null (not headers: kafka-python cannot send those), repeated."""
+    """Returns records with normal, empty, null and repeated keys, values and headers.
+
+    No null headers: kafka-python cannot send them.
+    """
     return [
         Record(
             offset=number,
@@ -50,7 +53,7 @@ def sample_records(count: int) -> list[Record]:
 
 
 def produce_with_confluent(bootstrap: str, topic: str, records: list[Record], **options: Any) -> list[int]:
-    """The offsets that the broker acknowledged, in the order sent."""
+    """Sends records; returns the acknowledged offsets in the order of sending."""
     config = {"bootstrap.servers": bootstrap, "linger.ms": 5, "message.timeout.ms": 30_000}
     producer = confluent_kafka.Producer(config | {name.replace("_", "."): value for name, value in options.items()})
     offsets: dict[int, int] = {}

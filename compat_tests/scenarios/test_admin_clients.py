@@ -1,6 +1,6 @@
-"""The whole of two admin clients: every method has a scenario, here or elsewhere, or stands in a list with the reason.
+"""All methods of two admin clients: each has a scenario here or elsewhere, or a reason why it has none.
 
-The methods are read off the classes themselves, so that one which a new release brings is noticed.
+The methods are read from the classes, so that methods of new releases are noticed.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ GROUPS: Final = "test_groups_confluent"
 TRANSACTIONS: Final = "test_transactions_python"
 
 NO_REQUEST: Final = "sends nothing"
-SCRAM: Final = "comes with authentication: kbroker stores no SCRAM users yet, and does not serve the API"
-QUORUM: Final = "KRaft alone has a metadata quorum, and kbroker does not advertise the API"
+SCRAM: Final = "kbroker has no authentication and does not serve the API"
+QUORUM: Final = "only KRaft has a metadata quorum; kbroker does not serve the API"
 
-# Reason -> the APIs that must come first. Once kbroker serves one of them, its methods need a scenario.
+# Reason -> APIs that kbroker does not serve. When kbroker serves one, its methods need a scenario.
 REASONS: Final = {
     NO_REQUEST: (),
     SCRAM: ("AlterUserScramCredentials",),
     QUORUM: ("DescribeQuorum",),
 }
 
-# Method -> the file of its scenario, or why there is none.
+# Method -> module of its scenario, or the reason why there is none.
 CONFLUENT_METHODS: Final = {
     "alter_configs": CONFIGS,
     "alter_consumer_group_offsets": GROUPS,
@@ -145,13 +145,13 @@ def test_every_method_has_a_scenario_or_a_reason(client: type, methods: dict[str
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_reason_holds_only_while_kbroker_does_not_serve_the_api(reason: str) -> None:
-    served = {each.name for each in APIS if each.is_served()}
+    served = {api.name for api in APIS if api.is_served()}
     assert served.isdisjoint(REASONS[reason])
 
 
 @pytest.fixture
 def created(admin: Any, bootstrap: str, topic: str) -> str:
-    """Two partitions with five records in each, a millisecond apart."""
+    """Returns a topic of two partitions with five records each, one millisecond apart."""
     admin.create_topics([confluent.NewTopic(topic, 2, 1)])[topic].result()
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number in range(10):
@@ -161,7 +161,7 @@ def created(admin: Any, bootstrap: str, topic: str) -> str:
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
-    """Apache Kafka answers before a change has reached every part of it."""
+    """Waits for a condition: Apache Kafka responds before a change is visible everywhere."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not is_so():
         assert time.monotonic() < deadline
@@ -174,7 +174,9 @@ class TestConfluent:
         listed = admin.list_topics(timeout=WAIT_SECONDS)
         assert (listed.orig_broker_id, listed.controller_id, list(listed.brokers)) == (1, 1, [1])
         partitions = listed.topics[created].partitions
-        assert {number: (each.leader, each.replicas, each.isrs) for number, each in partitions.items()} == {
+        assert {
+            number: (partition.leader, partition.replicas, partition.isrs) for number, partition in partitions.items()
+        } == {
             0: (1, [1], [1]),
             1: (1, [1], [1]),
         }
@@ -199,28 +201,28 @@ class TestConfluent:
 
     def test_records_are_deleted_up_to_an_offset(self, admin: Any, created: str) -> None:
         wanted = [TopicPartition(created, 0, 3), TopicPartition(created, 1, 99)]
-        futures = {each.partition: future for each, future in admin.delete_records(wanted).items()}
+        futures = {key.partition: future for key, future in admin.delete_records(wanted).items()}
         assert futures[0].result().low_watermark == 3
         assert code_of(futures[1]) == OFFSET_OUT_OF_RANGE
         earliest = admin.list_offsets({TopicPartition(created, 0): confluent.OffsetSpec.earliest()})
         assert [future.result().offset for future in earliest.values()] == [3]
 
-    def test_groups_are_listed_the_old_way(self, admin: Any, bootstrap: str, created: str) -> None:
-        member = Member(bootstrap, created, created, client_id="somebody")
+    def test_groups_are_listed_by_list_groups(self, admin: Any, bootstrap: str, created: str) -> None:
+        member = Member(bootstrap, created, created, client_id="test-client")
         poll_until([member], lambda: len(member.partitions) == 2, "it has joined")
         with pytest.warns(DeprecationWarning, match="list_consumer_groups"):
             (listed,) = admin.list_groups(created, timeout=WAIT_SECONDS)
         assert (listed.id, listed.state, listed.protocol_type, listed.error) == (created, "Stable", "consumer", None)
-        assert [(each.client_id, each.client_host) for each in listed.members] == [("somebody", "/127.0.0.1")]
+        assert [(member.client_id, member.client_host) for member in listed.members] == [("test-client", "/127.0.0.1")]
         assert listed.broker.id == 1
         member.close()
 
-    def test_nobody_has_scram_credentials(self, admin: Any) -> None:
+    def test_users_have_no_scram_credentials(self, admin: Any) -> None:
         assert admin.describe_user_scram_credentials().result() == {}
-        assert code_of(admin.describe_user_scram_credentials(["nobody"])["nobody"]) == RESOURCE_NOT_FOUND
+        assert code_of(admin.describe_user_scram_credentials(["unknown"])["unknown"]) == RESOURCE_NOT_FOUND
 
     def test_without_an_authorizer_there_are_no_acls(self, admin: Any) -> None:
-        """librdkafka takes SECURITY_DISABLED for an empty list here; kafka-python does not, in test_admin_topics."""
+        """librdkafka returns an empty list on SECURITY_DISABLED; kafka-python raises, see test_admin_topics."""
         everything = confluent.AclBindingFilter(
             confluent.ResourceType.ANY,
             None,
@@ -234,7 +236,7 @@ class TestConfluent:
 
 
 class TestKafkaPython:
-    def test_topics_are_made_waited_for_described_grown_and_deleted(self, python_admin: Any, topic: str) -> None:
+    def test_topics_are_created_awaited_described_grown_and_deleted(self, python_admin: Any, topic: str) -> None:
         made = python_admin.create_topics([python.NewTopic(topic, 2, 1)])["topics"][0]
         assert (made["error_code"], made["num_partitions"], made["replication_factor"]) == (0, 2, 1)
         assert made["configs"]["cleanup.policy"]["value"] == "delete"
@@ -243,7 +245,7 @@ class TestKafkaPython:
         python_admin.wait_for_topics([topic])
         assert topic in python_admin.list_topics()
         (described,) = python_admin.describe_topics([topic])
-        assert sorted(each["partition_index"] for each in described["partitions"]) == [0, 1]
+        assert sorted(partition["partition_index"] for partition in described["partitions"]) == [0, 1]
         python_admin.create_partitions({topic: python.NewPartitions(3)})
         eventually(lambda: len(python_admin.describe_topics([topic])[0]["partitions"]) == 3)
         (deleted,) = python_admin.delete_topics([topic])["topics"]
@@ -252,7 +254,7 @@ class TestKafkaPython:
         assert missing["error_code"] == UNKNOWN_TOPIC_OR_PARTITION
         assert missing["error_message"]
 
-    def test_the_cluster_tells_what_it_is(self, python_admin: Any, bootstrap: str) -> None:
+    def test_the_cluster_is_described(self, python_admin: Any, bootstrap: str) -> None:
         described = python_admin.describe_cluster()
         (broker,) = described["brokers"]
         assert (f"{broker['host']}:{broker['port']}", broker["is_fenced"]) == (bootstrap, False)
@@ -268,8 +270,8 @@ class TestKafkaPython:
         assert {"METADATA", "PRODUCE", "FETCH"} <= {key.name.upper() for key in python_admin.api_versions()}
         assert "4.1" in str(python_admin.get_broker_version_data(1))
 
-    def test_features_are_told_and_one_that_is_none_is_refused(self, python_admin: Any) -> None:
-        """Which features there are is each broker's own; what is finalized lies within what is supported."""
+    def test_features_are_described_and_an_unknown_one_is_refused(self, python_admin: Any) -> None:
+        """Checks that finalized versions are within supported ones; the brokers have different features."""
         for feature in python_admin.describe_features().values():
             first, last = feature["supported"]
             assert first <= feature.get("finalized", (first, last))[1] <= last
@@ -290,7 +292,7 @@ class TestKafkaPython:
         with pytest.raises(kafka_errors.OffsetOutOfRangeError):
             python_admin.delete_records({first: 99})
 
-    def test_on_one_broker_leaders_and_replicas_stay(self, python_admin: Any, created: str) -> None:
+    def test_on_one_broker_leaders_and_replicas_do_not_move(self, python_admin: Any, created: str) -> None:
         partition = PythonPartition(created, 0)
         (elected,) = python_admin.elect_leaders(0, {created: [0]}, raise_errors=False).replica_election_results
         assert elected.partition_result[0].error_code == kafka_errors.ElectionNotNeededError.errno
@@ -337,18 +339,18 @@ class TestKafkaPython:
         member = Member(bootstrap, created, created, group_instance_id="shelf")
         poll_until([member], lambda: len(member.partitions) == 2, "it has joined")
         described = python_admin.describe_groups([created])[created]
-        assert [each["group_instance_id"] for each in described["members"]] == ["shelf"]
+        assert [member["group_instance_id"] for member in described["members"]] == ["shelf"]
         removed = python_admin.remove_group_members(created, [python.MemberToRemove(group_instance_id="shelf")])
         assert removed == {"shelf": kafka_errors.NoError}
-        stranger = python_admin.remove_group_members(created, [python.MemberToRemove(member_id="nobody")])
-        assert stranger == {"nobody": kafka_errors.UnknownMemberIdError}
+        stranger = python_admin.remove_group_members(created, [python.MemberToRemove(member_id="unknown")])
+        assert stranger == {"unknown": kafka_errors.UnknownMemberIdError}
         member.close()
 
-    def test_nobody_has_scram_credentials(self, python_admin: Any) -> None:
+    def test_users_have_no_scram_credentials(self, python_admin: Any) -> None:
         assert python_admin.describe_user_scram_credentials() == {}
-        nobody = python_admin.describe_user_scram_credentials(["nobody"])["nobody"]
-        assert nobody["error"]
-        assert nobody["credential_infos"] == []
+        described = python_admin.describe_user_scram_credentials(["unknown"])["unknown"]
+        assert described["error"]
+        assert described["credential_infos"] == []
 
     def test_without_an_authorizer_acls_cannot_be_changed(self, python_admin: Any) -> None:
         pattern = python.ResourcePattern(python.ResourceType.TOPIC, "t", python.ACLResourcePatternType.LITERAL)

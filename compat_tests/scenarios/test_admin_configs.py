@@ -1,4 +1,4 @@
-"""Configs as administrators meet them: described, changed, refused, by the admin clients of two libraries."""
+"""Configs described, changed and refused through the admin clients of two libraries."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def describe(admin: Any, kind: str, name: str) -> dict[str, Any]:
 
 
 def change(admin: Any, kind: str, name: str, *changes: tuple[str, Any, str | None]) -> int:
-    """The error code of one change, 0 if it was taken."""
-    entries = [confluent.ConfigEntry(each, value, incremental_operation=how) for each, how, value in changes]
+    """Returns the error code of one change, 0 if it succeeded."""
+    entries = [confluent.ConfigEntry(name, value, incremental_operation=how) for name, how, value in changes]
     (future,) = admin.incremental_alter_configs(
         [confluent.ConfigResource(kind, name, incremental_configs=entries)]
     ).values()
     return code_of(future)
 
 
-def test_a_topics_configs_are_all_there_with_source_and_synonyms(admin: Any, created: str) -> None:
+def test_all_configs_of_a_topic_have_source_and_synonyms(admin: Any, created: str) -> None:
     entries = describe(admin, "topic", created)
     assert len(entries) == 33
     assert (entries["retention.ms"].value, entries["retention.ms"].source) == ("60000", TOPIC_CONFIG)
@@ -51,7 +51,7 @@ def test_a_topics_configs_are_all_there_with_source_and_synonyms(admin: Any, cre
     assert not any(entry.is_read_only or entry.is_sensitive for entry in entries.values())
 
 
-def test_a_brokers_configs_are_all_there_and_secrets_are_kept(admin: Any) -> None:
+def test_all_configs_of_a_broker_are_described_without_secrets(admin: Any) -> None:
     entries = describe(admin, "broker", "1")
     assert len(entries) >= 316
     assert (entries["num.partitions"].is_read_only, entries["log.retention.ms"].is_read_only) == (True, False)
@@ -60,7 +60,7 @@ def test_a_brokers_configs_are_all_there_and_secrets_are_kept(admin: Any) -> Non
     assert [entry.name for entry in entries.values() if entry.is_sensitive and entry.value is not None] == []
 
 
-def test_configs_are_set_extended_shortened_and_deleted(admin: Any, created: str) -> None:
+def test_configs_are_set_appended_subtracted_and_deleted(admin: Any, created: str) -> None:
     def value(name: str) -> str:
         text: str = describe(admin, "topic", created)[name].value
         return text
@@ -84,12 +84,14 @@ def test_configs_are_set_extended_shortened_and_deleted(admin: Any, created: str
         ("remote.storage.enable", confluent.AlterConfigOpType.SET, "true", INVALID_CONFIG),
     ],
 )
-def test_a_bad_change_is_refused(admin: Any, created: str, name: str, operation: Any, value: str, code: int) -> None:
+def test_an_invalid_change_is_refused(
+    admin: Any, created: str, name: str, operation: Any, value: str, code: int
+) -> None:
     assert change(admin, "topic", created, (name, operation, value)) == code
     assert describe(admin, "topic", created)["retention.ms"].value == "60000"
 
 
-def test_what_is_not_there_has_no_configs(admin: Any, topic: str) -> None:
+def test_an_unknown_resource_has_no_configs(admin: Any, topic: str) -> None:
     assert (
         change(admin, "topic", topic, ("retention.ms", confluent.AlterConfigOpType.SET, "1"))
         == UNKNOWN_TOPIC_OR_PARTITION
@@ -102,7 +104,7 @@ def test_what_is_not_there_has_no_configs(admin: Any, topic: str) -> None:
         assert code_of(future) == code
 
 
-def test_a_broker_takes_what_is_dynamic_and_refuses_the_rest(admin: Any, created: str) -> None:
+def test_a_broker_accepts_dynamic_configs_and_refuses_the_others(admin: Any, created: str) -> None:
     set_it, delete = confluent.AlterConfigOpType.SET, confluent.AlterConfigOpType.DELETE
     assert change(admin, "broker", "1", ("num.partitions", set_it, "3")) == INVALID_REQUEST
     assert change(admin, "broker", "1", ("log.segment.bytes", set_it, "many")) == INVALID_REQUEST
@@ -116,7 +118,7 @@ def test_a_broker_takes_what_is_dynamic_and_refuses_the_rest(admin: Any, created
     wait_for(lambda: describe(admin, "topic", created)["segment.bytes"].value, "1073741824")
 
 
-def test_the_old_way_of_altering_replaces_everything(admin: Any, created: str) -> None:
+def test_alter_configs_replaces_all_configs(admin: Any, created: str) -> None:
     with pytest.warns(DeprecationWarning, match="incremental_alter_configs"):
         (future,) = admin.alter_configs(
             [confluent.ConfigResource("topic", created, set_config={"segment.ms": "7000"})]
@@ -148,7 +150,7 @@ def test_resources_with_configs_are_listed(python_admin: Any, created: str) -> N
 
 
 def wait_for(read: Any, expected: Any) -> None:
-    """Apache Kafka answers before a change has reached every part of it."""
+    """Waits for a condition: Apache Kafka responds before a change is visible everywhere."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (found := read()) != expected:
         assert time.monotonic() < deadline, f"{found} is not {expected}"

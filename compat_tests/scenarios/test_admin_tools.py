@@ -1,8 +1,8 @@
-"""Kafka's own tools print against kbroker what they print against Apache Kafka.
+"""Kafka's tools print the same against kbroker as against Apache Kafka.
 
-Only addresses, ids, directories, the wording of errors, and what only a KRaft cluster has may differ. BrokerApiVersions
-is the exception: kbroker serves fewer APIs, and some in fewer or older versions. There the ranges must be those that
-kbroker's registry has, and what a client would use must be the best that both know. The steps build on each other.
+Addresses, ids, directories, error texts and features of KRaft may differ. BrokerApiVersions is an exception: kbroker
+serves fewer APIs, and fewer versions of some. The ranges must be those of kbroker's registry, and the usable version
+must be the highest that both sides know. Each step needs the results of the previous one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ALL_TOOLS = {
     GROUPS,
 }
 
-# A KRaft cluster with KIP-966 sets this one for all brokers by itself.
+# A KRaft cluster with KIP-966 sets this config for all brokers itself.
 KRAFT_ONLY = re.compile(r"min\.insync\.replicas")
 
 
@@ -57,7 +57,7 @@ def only_without_bootstrap(request: pytest.FixtureRequest) -> None:
 
 
 class Both:
-    """Calls run a tool against both brokers, and compare what it prints after `normal`."""
+    """Runs a tool against both brokers and compares the outputs after `normal`."""
 
     def __init__(self, tools: ToolServer, ours: str, theirs: str, directory: Path) -> None:
         self.brokers = (ours, theirs)
@@ -73,7 +73,7 @@ class Both:
 
     def outputs(self, tool: str, *arguments: str) -> tuple[str, str]:
         self.used.add(tool)
-        ours, theirs = (self._outcome(each, tool, arguments) for each in self.brokers)
+        ours, theirs = (self._outcome(broker, tool, arguments) for broker in self.brokers)
         return ours, theirs
 
     def _outcome(self, bootstrap: str, tool: str, arguments: tuple[str, ...]) -> str:
@@ -87,8 +87,8 @@ class Both:
 
 
 @pytest.fixture
-def run(tool_server: ToolServer, kbroker_address: str, judge: str, tmp_path: Path) -> Both:
-    return Both(tool_server, kbroker_address, judge, tmp_path)
+def run(tool_server: ToolServer, kbroker_address: str, apache_kafka: str, tmp_path: Path) -> Both:
+    return Both(tool_server, kbroker_address, apache_kafka, tmp_path)
 
 
 def without_ids(output: str) -> str:
@@ -97,7 +97,7 @@ def without_ids(output: str) -> str:
 
 
 def entries(output: str) -> dict[str, str]:
-    """What `ConfigCommand --describe` says of each config."""
+    """Returns each config's line from `ConfigCommand --describe`."""
     found = dict(re.findall(r"^  ([\w.-]+)=(.*)$", output, re.MULTILINE))
     return {name: text for name, text in found.items() if not KRAFT_ONLY.search(name)}
 
@@ -107,12 +107,12 @@ def without_directories(output: str) -> object:
     for broker in document["brokers"]:
         for directory in broker["logDirs"]:
             directory["logDir"] = "DIR"
-            directory["partitions"].sort(key=lambda each: each["partition"])
+            directory["partitions"].sort(key=lambda row: row["partition"])
     return document
 
 
 def errors(output: str) -> list[str]:
-    """The exceptions that a tool ended with; the wording is each broker's own."""
+    """Returns the exception types that a tool printed; their messages may differ."""
     return sorted(set(re.findall(r"\w+(?=Exception)", output)))
 
 
@@ -198,8 +198,8 @@ def offsets_directories_and_leaders(run: Both, name: str) -> None:
 
 def records_are_deleted(run: Both, name: str) -> None:
     run(TOPICS, "--create", "--topic", name, "--partitions", "3")
-    for each in run.brokers:
-        produce_numbers(each, name, range(30), 3)
+    for broker in run.brokers:
+        produce_numbers(broker, name, range(30), 3)
     assert "".join(run.outputs(OFFSETS, "--topic", name)).count(":10\n") == 6
     run(OFFSETS, "--topic", name)
     partitions = [{"topic": name, "partition": number, "offset": offset} for number, offset in ((0, 4), (1, -1))]
@@ -217,7 +217,7 @@ def offset_file(run: Both, partitions: list[dict[str, object]]) -> str:
 
 
 class Served(NamedTuple):
-    """What BrokerApiVersionsCommand says of an API."""
+    """Line of BrokerApiVersionsCommand for one API."""
 
     key: int
     first: int
@@ -227,21 +227,21 @@ class Served(NamedTuple):
 
 def served(output: str) -> dict[str, Served]:
     rows = re.findall(r"(\w+)\((\d+)\): (\d+)(?: to (\d+))? \[usable: (\d+)\]", output)
-    return {name: Served(*(int(each or numbers[1]) for each in numbers)) for name, *numbers in rows}
+    return {name: Served(*(int(number or numbers[1]) for number in numbers)) for name, *numbers in rows}
 
 
 def versions_are_those_of_our_registry_and_the_best_of_them_is_used(run: Both, _name: str) -> None:
     ours, theirs = run.outputs(API_VERSIONS)
     assert ours.splitlines()[0] == theirs.splitlines()[0]
-    advertised, judged = served(ours), served(theirs)
-    registered = {each.key: each.serves for each in APIS if each.is_served()}
-    assert {each.key for each in advertised.values()} == registered.keys()
-    assert advertised.keys() <= judged.keys()
-    for name, each in advertised.items():
-        assert (each.first, each.last) == registered[each.key], name
-        assert each.usable == min(each.last, judged[name].usable), name
-    # Those that Apache Kafka serves and kbroker does not are told as such, not left out.
-    missing = judged.keys() - advertised.keys()
+    advertised, reference = served(ours), served(theirs)
+    registered = {api.key: api.serves for api in APIS if api.is_served()}
+    assert {api.key for api in advertised.values()} == registered.keys()
+    assert advertised.keys() <= reference.keys()
+    for name, api in advertised.items():
+        assert (api.first, api.last) == registered[api.key], name
+        assert api.usable == min(api.last, reference[name].usable), name
+    # The tool lists APIs that kbroker does not serve as unsupported.
+    missing = reference.keys() - advertised.keys()
     assert all(re.search(rf"{name}\(\d+\): UNSUPPORTED", ours) for name in missing)
 
 
@@ -277,7 +277,7 @@ def groups_are_described_moved_and_deleted(run: Both, name: str, protocol: str, 
 
 @contextmanager
 def members(run: Both, name: str, protocol: str, records: int) -> Iterator[None]:
-    """One at each broker, who has read and committed everything."""
+    """Yields a member at each broker that has read and committed all records."""
     ours, theirs = run.brokers
     with (
         reading_member(ours, name, protocol, count=records) as first,
@@ -288,7 +288,7 @@ def members(run: Both, name: str, protocol: str, records: int) -> Iterator[None]
 
 
 def table(output: str) -> list[list[str]]:
-    """Words by line, sorted: the width of columns follows the ids of members, and their order is nobody's promise."""
+    """Splits lines into words and sorts them: column widths depend on member ids, and the order is undefined."""
     return sorted(line.split() for line in output.splitlines() if line.strip())
 
 
@@ -305,8 +305,8 @@ def the_topic_goes(run: Both, name: str) -> None:
     run(TOPICS, "--list", "--exclude-internal", "--topic", name)
 
 
-def test_kafkas_tools_print_against_both_brokers_the_same(run: Both) -> None:
-    """One test, because each step needs what the one before it left."""
+def test_kafkas_tools_print_the_same_against_both_brokers(run: Both) -> None:
+    """Runs all steps in one test: each step needs the results of the previous one."""
     name = f"tools-{uuid.uuid4().hex[:8]}"
     topics_are_created_described_listed_and_grown(run, name)
     configs_of_a_topic_are_described_and_altered(run, name)
@@ -317,8 +317,8 @@ def test_kafkas_tools_print_against_both_brokers_the_same(run: Both) -> None:
     records_are_deleted(run, f"{name}-records")
     versions_are_those_of_our_registry_and_the_best_of_them_is_used(run, name)
     for protocol, records in (("classic", 33), ("consumer", 36)):
-        for each in run.brokers:
-            produce_numbers(each, f"{name}-records", range(3), 3)
+        for broker in run.brokers:
+            produce_numbers(broker, f"{name}-records", range(3), 3)
         groups_are_described_moved_and_deleted(run, f"{name}-records", protocol, records)
     the_topic_goes(run, f"{name}-records")
     assert run.used == ALL_TOOLS

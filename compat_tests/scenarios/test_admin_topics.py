@@ -1,4 +1,4 @@
-"""Partitions, directories, leaders and the cluster itself, by the admin clients of two libraries."""
+"""Partitions, log directories, leaders and the cluster, through the admin clients of two libraries."""
 
 from __future__ import annotations
 
@@ -56,26 +56,29 @@ def test_the_cluster_is_described(admin: Any, bootstrap: str) -> None:
 
 def test_topics_are_described_page_by_page(python_admin: Any, created: str) -> None:
     (described,) = python_admin.describe_topic_partitions([created])["topics"]
-    assert [(each["partition_index"], each["leader_id"]) for each in described["partitions"]] == [(0, 1), (1, 1)]
+    assert [(partition["partition_index"], partition["leader_id"]) for partition in described["partitions"]] == [
+        (0, 1),
+        (1, 1),
+    ]
 
 
-def test_directories_tell_how_large_logs_are(python_admin: Any, bootstrap: str, created: str) -> None:
+def test_log_dirs_have_the_sizes_of_logs(python_admin: Any, bootstrap: str, created: str) -> None:
     produce_with_confluent(bootstrap, created, sample_records(50))
     (broker,) = python_admin.describe_log_dirs()
     (directory,) = broker["log_dirs"]
     assert (broker["broker"], directory["error_code"]) == (1, 0)
     assert 0 < directory["usable_bytes"] < directory["total_bytes"]
-    (topic,) = [each for each in directory["topics"] if each["name"] == created]
-    sizes = {each["partition_index"]: each["partition_size"] for each in topic["partitions"]}
+    (topic,) = [topic for topic in directory["topics"] if topic["name"] == created]
+    sizes = {partition["partition_index"]: partition["partition_size"] for partition in topic["partitions"]}
     assert sizes[0] > 50
     assert sizes[1] == 0
-    assert not any(each["offset_lag"] or each["is_future_key"] for each in topic["partitions"])
+    assert not any(partition["offset_lag"] or partition["is_future_key"] for partition in topic["partitions"])
 
 
-def test_on_one_broker_there_is_nothing_to_elect(admin: Any, created: str) -> None:
+def test_on_one_broker_no_election_is_needed(admin: Any, created: str) -> None:
     for election in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         outcome = admin.elect_leaders(election, [TopicPartition(created, 0), TopicPartition(created, 9)]).result()
-        codes = {each.partition: error.code() for each, error in outcome.items()}
+        codes = {partition.partition: error.code() for partition, error in outcome.items()}
         assert codes == {0: ELECTION_NOT_NEEDED, 9: UNKNOWN_TOPIC_OR_PARTITION}
 
 
@@ -110,5 +113,5 @@ def test_without_an_authorizer_security_is_disabled(admin: Any, python_admin: An
     assert code_of(admin.delete_acls([everything])[everything]) == SECURITY_DISABLED
 
 
-def test_on_one_broker_nothing_moves(python_admin: Any) -> None:
+def test_on_one_broker_replicas_are_not_reassigned(python_admin: Any) -> None:
     assert python_admin.list_partition_reassignments() == {}

@@ -1,4 +1,4 @@
-"""The `kbroker` command against any broker: it speaks the wire, so Apache Kafka cannot tell it from its own tools."""
+"""The `kbroker` command against both brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.conftest import Call
 from compat_tests.scenarios.records import (
     FIRST_TIMESTAMP_MS,
@@ -18,10 +18,10 @@ from compat_tests.scenarios.records import (
     produce_with_confluent,
     sample_records,
 )
-from kbroker.log.aborted_index import AbortedIndex, AbortedTransaction
-from kbroker.log.filesystem import OsFileSystem
-from kbroker.log.producer_snapshot import encode_snapshot
-from kbroker.log.producer_state import BatchTrace, ProducerEntry
+from kbroker.log.files.filesystem import OsFileSystem
+from kbroker.log.producers.producer_snapshot import encode_snapshot
+from kbroker.log.producers.producer_state import BatchTrace, ProducerEntry
+from kbroker.log.segments.aborted_index import AbortedIndex, AbortedTransaction
 from kbroker.protocol.records import EndTransactionMarker, Record, build_batch, build_end_transaction_batch
 
 TIME = 1_700_000_000_000
@@ -34,11 +34,13 @@ def made_topic(call: Call, topic: str) -> str:
     return topic
 
 
-def test_a_topic_is_made_listed_described_and_deleted(call: Call, made_topic: str) -> None:
-    assert made_topic in [each["topic"] for each in call("topics", "list", "--json").json]
+def test_a_topic_is_created_listed_described_and_deleted(call: Call, made_topic: str) -> None:
+    assert made_topic in [row["topic"] for row in call("topics", "list", "--json").json]
     (described,) = call("topics", "describe", made_topic, "--json").json
-    assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
-    assert all(each["isr"] == each["replicas"] == [each["leader"]] for each in described["partitions"])
+    assert [partition["partition"] for partition in described["partitions"]] == [0, 1, 2]
+    assert all(
+        partition["isr"] == partition["replicas"] == [partition["leader"]] for partition in described["partitions"]
+    )
     again = call("topics", "create", made_topic)
     assert (again.code, again.err.count("\n"), "--if-not-exists" in again.err) == (1, 1, True)
     assert call("topics", "delete", made_topic).code == 0
@@ -47,7 +49,7 @@ def test_a_topic_is_made_listed_described_and_deleted(call: Call, made_topic: st
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_come_back(call: Call, topic: str, codec: str) -> None:
+def test_produced_lines_are_consumed(call: Call, topic: str, codec: str) -> None:
     lines = b"".join(b"%d\n" % number for number in range(2000))
     written = call("produce", topic, "--compression", codec, "--partition", "0", "--json", stdin=lines)
     assert written.json["records"] == 2000
@@ -57,7 +59,7 @@ def test_lines_come_back(call: Call, topic: str, codec: str) -> None:
 
 def test_the_cluster_names_its_one_broker(call: Call, bootstrap: str) -> None:
     described = call("cluster", "describe", "--json").json
-    assert [f"{each['host']}:{each['port']}" for each in described["brokers"]] == [bootstrap]
+    assert [f"{broker['host']}:{broker['port']}" for broker in described["brokers"]] == [bootstrap]
     assert described["partitions"]["without_leader"] == described["partitions"]["under_replicated"] == 0
 
 
@@ -65,28 +67,28 @@ def test_other_clients_read_what_it_writes_and_it_reads_what_they_write(call: Ca
     records = sample_records(20)
     produce_with_confluent(bootstrap, topic, records)
     read = call("consume", topic, "--json").lines
-    assert [(each["offset"], each["timestamp"]) for each in read] == [
-        (each.offset, each.timestamp_ms) for each in records
+    assert [(record["offset"], record["timestamp"]) for record in read] == [
+        (record.offset, record.timestamp_ms) for record in records
     ]
     copy = f"{topic}-copy"
     call("produce", copy, "--format", "json", stdin="\n".join(map(json.dumps, read)).encode())
     assert consume_with_confluent(bootstrap, copy, 20) == records
 
 
-def test_keys_go_where_kafkas_own_producer_puts_them(
+def test_keys_are_partitioned_as_by_kafkas_producer(
     call: Call, made_topic: str, bootstrap: str, java_tools: JavaTools
 ) -> None:
     lines = b"".join(b"key-%d:%d\n" % (number, number) for number in range(50))
     call("produce", made_topic, "--key-separator", ":", stdin=lines)
-    ours = {each["key"]: each["partition"] for each in call("consume", made_topic, "--json").lines}
+    ours = {line["key"]: line["partition"] for line in call("consume", made_topic, "--json").lines}
     options = ("--property", "parse.key=true", "--property", "key.separator=:")
     java_tools.console_producer(bootstrap, made_topic, lines, *options)
     both = call("consume", made_topic, "--json").lines
     assert len(both) == 100
-    assert {each["key"]: each["partition"] for each in both} == ours
+    assert {record["key"]: record["partition"] for record in both} == ours
 
 
-def test_offsets_and_moments_are_found(call: Call, topic: str) -> None:
+def test_offsets_are_found_by_timestamp(call: Call, topic: str) -> None:
     lines = [{"value": str(number), "timestamp": FIRST_TIMESTAMP_MS + 10 * number} for number in range(10)]
     call("produce", topic, "--format", "json", stdin="\n".join(map(json.dumps, lines)).encode())
     assert call("offsets", topic, "--json").json == [
@@ -99,7 +101,7 @@ def test_offsets_and_moments_are_found(call: Call, topic: str) -> None:
     assert call("consume", topic, "--offset", "-3", "--max", "2").out == "7\n8\n"
 
 
-def test_a_group_goes_on_where_it_stopped(call: Call, topic: str) -> None:
+def test_a_group_continues_where_it_stopped(call: Call, topic: str) -> None:
     call("produce", topic, stdin=b"1\n2\n3\n")
     assert call("consume", topic, "--group", topic, "--max", "2") == (0, "1\n2\n", "")
     assert call("consume", topic, "--group", topic) == (0, "3\n", "")
@@ -111,17 +113,17 @@ def test_configs_are_shown_and_changed(call: Call, made_topic: str) -> None:
         (entry,) = call("configs", "describe", "topic", made_topic, key, "--json").json
         return entry["value"], entry["source"]
 
-    assert value("retention.ms") == ("86400000", "topic")
+    assert value("retention.ms") == ("86400000", "dynamic topic")
     assert call("configs", "alter", "topic", made_topic, "--set", "retention.ms=1000").code == 0
-    assert value("retention.ms") == ("1000", "topic")
+    assert value("retention.ms") == ("1000", "dynamic topic")
     assert call("configs", "alter", "topic", made_topic, "--append", "cleanup.policy=compact").code == 0
-    assert value("cleanup.policy") == ("delete,compact", "topic")
+    assert value("cleanup.policy") == ("delete,compact", "dynamic topic")
     assert call("topics", "alter", made_topic, "--delete-config", "retention.ms").code == 0
     assert value("retention.ms") == ("604800000", "default")
     bad = call("configs", "alter", "topic", made_topic, "--set", "retention.ms=soon")
     assert (bad.code, bad.err.count("\n"), "INVALID_CONFIG" in bad.err) == (1, 1, True)
     everything = call("configs", "describe", "topic", made_topic, "--all", "--json").json
-    assert {"retention.ms", "segment.bytes", "min.insync.replicas"} <= {each["name"] for each in everything}
+    assert {"retention.ms", "segment.bytes", "min.insync.replicas"} <= {entry["name"] for entry in everything}
 
 
 def test_a_topic_gets_more_partitions_and_never_fewer(call: Call, made_topic: str) -> None:
@@ -132,13 +134,13 @@ def test_a_topic_gets_more_partitions_and_never_fewer(call: Call, made_topic: st
     assert (fewer.code, fewer.err.count("\n"), "INVALID_PARTITIONS" in fewer.err) == (1, 1, True)
 
 
-def test_a_config_that_is_none_is_refused_in_one_line(call: Call, topic: str) -> None:
+def test_an_unknown_config_is_refused_in_one_line(call: Call, topic: str) -> None:
     refused = call("topics", "create", topic, "--config", "no.such.config=1")
     assert (refused.code, refused.err.count("\n"), "INVALID_CONFIG" in refused.err) == (1, 1, True)
 
 
 def segment_files(directory: Path) -> list[Path]:
-    """A segment with everything that a log can hold, and its indexes."""
+    """Returns a segment with all kinds of batches, and its indexes."""
     directory.mkdir()
     path = directory / "00000000000000000010.log"
     headers = (("a", b"1"), ("b", None))

@@ -1,4 +1,4 @@
-"""`kbroker groups` against any broker, for groups of both protocols, and its files beside those of Kafka's own tool."""
+"""`kbroker groups` against both brokers, for groups of both protocols; its offset files and those of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def created(bootstrap: str, topic: str) -> str:
 
 @pytest.fixture
 def group(call: Call, created: str) -> str:
-    """A group of the topic's name that is at the end of one partition, and at 3 in the other."""
+    """Returns a group with the topic's name, at the end of one partition and at offset 3 of the other."""
     offsets = f"{created},0,10\n{created},1,3\n"
     assert call("groups", "import-offsets", created, "--execute", stdin=offsets.encode()).code == 0
     return created
 
 
 def current(call: Call, group: str) -> dict[int, tuple[int, int]]:
-    """Partition -> the group's offset, and its lag."""
+    """Returns partition -> committed offset and lag."""
     (described,) = call("groups", "describe", group, "--json").json
-    return {each["partition"]: (each["current"], each["lag"]) for each in described["offsets"]}
+    return {offset["partition"]: (offset["current"], offset["lag"]) for offset in described["offsets"]}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_is_told_by_its_members_and_lag_and_refuses_to_be_moved(
+def test_a_group_is_described_with_members_and_lag_and_cannot_be_reset(
     call: Call, bootstrap: str, created: str, protocol: str
 ) -> None:
     with reading_member(bootstrap, created, protocol, count=20):
@@ -45,27 +45,27 @@ def test_a_group_is_told_by_its_members_and_lag_and_refuses_to_be_moved(
         assert (described["type"], described["state"]) == (protocol, "Stable")
         assert described["coordinator"]["id"] == 1
         (only,) = described["members"]
-        assert (only["client"], only["host"]) == ("somebody", "/127.0.0.1")
+        assert (only["client"], only["host"]) == ("test-client", "/127.0.0.1")
         assert only["assignment"] == {created: [0, 1]}
         assert [
-            (each["partition"], each["current"], each["log_end"], each["lag"], each["member"])
-            for each in described["offsets"]
+            (offset["partition"], offset["current"], offset["log_end"], offset["lag"], offset["member"])
+            for offset in described["offsets"]
         ] == [(number, 10, 11, 1, only["member"]) for number in (0, 1)]
         listed = call("groups", "list", "--state", "stable", "--type", protocol, "--json").json
-        assert created in [each["group"] for each in listed]
+        assert created in [row["group"] for row in listed]
         other = "consumer" if protocol == "classic" else "classic"
-        assert created not in [each["group"] for each in call("groups", "list", "--type", other, "--json").json]
+        assert created not in [row["group"] for row in call("groups", "list", "--type", other, "--json").json]
         for arguments in (
             ("reset-offsets", created, "--all-topics", "--to", "earliest", "--execute"),
             ("delete", created),
         ):
             refused = call("groups", *arguments)
-            assert (refused.code, refused.err.count("\n"), "stop them first" in refused.err) == (1, 1, True)
+            assert (refused.code, refused.err.count("\n"), "Stop all members first" in refused.err) == (1, 1, True)
     moved = call("groups", "reset-offsets", created, "--all-topics", "--shift-by", "-4", "--execute", "--json").json
-    assert [(each["current"], each["new"]) for each in moved["offsets"]] == [(10, 6), (10, 6)]
+    assert [(offset["current"], offset["new"]) for offset in moved["offsets"]] == [(10, 6), (10, 6)]
     assert current(call, created) == {0: (6, 5), 1: (6, 5)}
     assert call("groups", "delete", created).code == 0
-    assert created not in [each["group"] for each in call("groups", "list", "--json").json]
+    assert created not in [row["group"] for row in call("groups", "list", "--json").json]
     gone = call("groups", "describe", created)
     assert (gone.code, gone.err.count("\n")) == (1, 1)
 
@@ -80,18 +80,18 @@ def test_a_group_is_told_by_its_members_and_lag_and_refuses_to_be_moved(
         (("--to-time", "1h"), 0),
     ],
 )
-def test_a_reset_shows_what_it_would_do_and_then_does_it(
-    call: Call, group: str, where: tuple[str, ...], new: int
-) -> None:
+def test_a_reset_is_planned_and_then_executed(call: Call, group: str, where: tuple[str, ...], new: int) -> None:
     reset = ("groups", "reset-offsets", group, "--topic", f"{group}:1", *where, "--json")
     for options in ((), ("--execute",)):
         assert current(call, group)[1] == (3, 7)
         planned = call(*reset, *options).json
-        assert [(each["partition"], each["current"], each["new"]) for each in planned["offsets"]] == [(1, 3, new)]
+        assert [(offset["partition"], offset["current"], offset["new"]) for offset in planned["offsets"]] == [
+            (1, 3, new)
+        ]
     assert current(call, group) == {0: (10, 0), 1: (new, 10 - new)}
 
 
-def test_files_of_offsets_go_to_kafkas_tool_and_back(
+def test_offset_files_are_compatible_with_kafkas_tool(
     call: Call, bootstrap: str, group: str, tool_server: ToolServer, tmp_path: Path
 ) -> None:
     def reset(*options: str) -> str:
@@ -105,7 +105,7 @@ def test_files_of_offsets_go_to_kafkas_tool_and_back(
     assert current(call, group) == {0: (10, 0), 1: (3, 7)}
     theirs = reset("--export", "--to-offset", "5", "--topic", group, "--group", group, "--dry-run")
     imported = call("groups", "import-offsets", f"{group}-2", "--execute", "--json", stdin=theirs.encode()).json
-    assert [each["new"] for each in imported["offsets"]] == [5, 5]
+    assert [offset["new"] for offset in imported["offsets"]] == [5, 5]
 
 
 @pytest.mark.parametrize("file_format", ["csv", "json", "kafka"])

@@ -1,4 +1,4 @@
-"""Compacted topics: clients of either broker come to see the last value of each key, at the offset that it had."""
+"""Compacted topics: clients of both brokers finally see the last value of each key, at its original offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
 
-from compat_tests.judge import JavaTools, run_judge
+from compat_tests.apache_kafka import JavaTools, run_apache_kafka
 from compat_tests.process import run_kbroker
 
 EAGER = {"log.cleaner.backoff.ms": "100"}
@@ -26,7 +26,7 @@ DEADLINE_S = 60.0
 FILLER = b"filler"
 
 Found = dict[int, tuple[bytes | None, bytes | None]]
-"""Key and value by offset."""
+"""Offset -> key and value."""
 
 
 class Broker(NamedTuple):
@@ -43,16 +43,16 @@ def eager_kbroker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def eager_judge(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    directory = tmp_path_factory.mktemp("judge-compacting")
+def eager_apache_kafka(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    directory = tmp_path_factory.mktemp("apache-kafka-compacting")
     more = "".join(f"{name}={value}\n" for name, value in EAGER.items())
-    with run_judge(java_tools, directory, more) as bootstrap:
+    with run_apache_kafka(java_tools, directory, more) as bootstrap:
         yield Broker(bootstrap, directory)
 
 
 @pytest.fixture
 def broker(broker_name: str, request: pytest.FixtureRequest) -> Broker:
-    fixtures = {"kbroker": "eager_kbroker", "apache-kafka": "eager_judge"}
+    fixtures = {"kbroker": "eager_kbroker", "apache-kafka": "eager_apache_kafka"}
     if broker_name not in fixtures:
         pytest.skip("needs a broker with a small log.cleaner.backoff.ms")
     found: Broker = request.getfixturevalue(fixtures[broker_name])
@@ -67,7 +67,7 @@ def create(broker: Broker, topic: str, **configs: str) -> None:
 
 
 class Writer:
-    """Writes keyed records, some to a segment, and knows the last offset of each key."""
+    """Writes keyed records in several segments and remembers the last offset of each key."""
 
     def __init__(self, broker: Broker, topic: str, **options: Any) -> None:
         given = {name.replace("_", "."): value for name, value in options.items()}
@@ -85,14 +85,14 @@ class Writer:
         assert self.producer.flush(DEADLINE_S) == 0
 
     def close_segment(self) -> None:
-        """The next record begins a segment, and so does the one after that; only the last one's is left alone."""
+        """Rolls the active segment, and a filler segment after it: the cleaner skips the active segment."""
         for _ in range(2):
             time.sleep(2 * SEGMENT_MS / 1000)
             self.write((FILLER, b"x"))
 
     def fill(self) -> None:
         for number in range(4):
-            self.write(*((b"key-%d" % (each % 7), b"%d-%d" % (number, each)) for each in range(50)))
+            self.write(*((b"key-%d" % (index % 7), b"%d-%d" % (number, index)) for index in range(50)))
             time.sleep(2 * SEGMENT_MS / 1000)
         self.close_segment()
 
@@ -106,7 +106,7 @@ def read(broker: Broker, topic: str) -> Found:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         deadline = time.monotonic() + DEADLINE_S
         while True:
-            assert time.monotonic() < deadline, "the end never came"
+            assert time.monotonic() < deadline, "the end was not reached"
             message = consumer.poll(1.0)
             if message is None:
                 continue
@@ -124,7 +124,7 @@ def read(broker: Broker, topic: str) -> Found:
 def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < end, "it never came true"
+        assert time.monotonic() < end, "the condition was not reached"
         time.sleep(0.2)
 
 
@@ -153,14 +153,14 @@ def test_the_last_value_of_each_key_stays_at_its_offset(broker: Broker, topic: s
         assert consumer.beginning_offsets([partition]) == {partition: 0}
         assert consumer.end_offsets([partition])[partition] == writer.newest[FILLER][0] + 1
         consumer.assign([partition])
-        consumer.seek(partition, 3)  # which is long gone
+        consumer.seek(partition, 3)  # removed by compaction
         found = [record for _ in range(3) for batch in consumer.poll(2000).values() for record in batch]
         assert {record.offset: (record.key, record.value) for record in found if record.key != FILLER} == wanted
     finally:
         consumer.close()
 
 
-def test_tombstones_delete_and_then_go(broker: Broker, topic: str) -> None:
+def test_tombstones_delete_their_key_and_are_removed_later(broker: Broker, topic: str) -> None:
     create(broker, topic, delete_retention_ms="100")
     writer = Writer(broker, topic)
     writer.fill()
@@ -176,7 +176,7 @@ def test_tombstones_delete_and_then_go(broker: Broker, topic: str) -> None:
     assert keys == {b"key-0", b"key-1", b"key-2", b"key-4", b"key-6"}
 
 
-def test_an_idempotent_producer_goes_on_where_all_its_records_are_replaced(broker: Broker, topic: str) -> None:
+def test_an_idempotent_producer_continues_after_its_records_were_compacted(broker: Broker, topic: str) -> None:
     create(broker, topic)
     first = Writer(broker, topic, enable_idempotence=True)
     first.fill()
@@ -187,7 +187,7 @@ def test_an_idempotent_producer_goes_on_where_all_its_records_are_replaced(broke
     wait_compacted(broker, topic, first)
 
 
-def test_min_compaction_lag_ms_keeps_what_is_young(broker: Broker, topic: str) -> None:
+def test_min_compaction_lag_ms_keeps_recent_records(broker: Broker, topic: str) -> None:
     create(broker, topic, min_compaction_lag_ms="600000")
     writer = Writer(broker, topic)
     writer.fill()
@@ -200,7 +200,7 @@ def test_min_compaction_lag_ms_keeps_what_is_young(broker: Broker, topic: str) -
 
 
 @pytest.mark.jvm
-def test_kafkas_tool_reads_the_files_without_complaint(
+def test_kafkas_tool_reads_compacted_files(
     eager_kbroker: Broker, topic: str, java_tools: JavaTools, request: pytest.FixtureRequest
 ) -> None:
     if request.config.getoption("--bootstrap"):

@@ -1,4 +1,4 @@
-"""Consumer groups as aiokafka lives in them."""
+"""Consumer groups with aiokafka."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def read(members: list[Any], is_done: Callable[[list[int]], bool]) -> list
     return seen
 
 
-def test_two_members_share_commit_and_go_on(bootstrap: str, topic: str) -> None:
+def test_two_members_share_commit_and_continue(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 4)
     produce_numbers(bootstrap, topic, range(40), 4)
 

@@ -1,4 +1,4 @@
-"""Consumer groups as librdkafka lives in them: members that come, go and crash, and offsets that stay."""
+"""Consumer groups with librdkafka: members join, leave and crash, and committed offsets are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ while True:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
-def test_members_share_the_partitions_as_they_come_and_go(bootstrap: str, topic: str, assignor: str) -> None:
+def test_members_share_the_partitions_as_they_join_and_leave(bootstrap: str, topic: str, assignor: str) -> None:
     create_topic(bootstrap, topic, PARTITIONS)
     members = [Member(bootstrap, topic, topic, partition_assignment_strategy=assignor)]
     poll_until(members, lambda: same_split(members, [6], PARTITIONS), "one member has everything")
@@ -34,15 +34,15 @@ def test_members_share_the_partitions_as_they_come_and_go(bootstrap: str, topic:
     members.append(Member(bootstrap, topic, topic, partition_assignment_strategy=assignor))
     poll_until(members, lambda: same_split(members, [2, 2, 2], PARTITIONS), "three members share")
     produce_numbers(bootstrap, topic, range(600), PARTITIONS)
-    poll_until(members, lambda: sum(len(each.seen) for each in members) >= 600, "every record is seen")
-    assert sorted(number for each in members for number in each.seen) == list(range(600))
+    poll_until(members, lambda: sum(len(member.seen) for member in members) >= 600, "every record is seen")
+    assert sorted(number for member in members for number in member.seen) == list(range(600))
     members.pop(0).close()
     poll_until(members, lambda: same_split(members, [3, 3], PARTITIONS), "the rest share again")
     for member in members:
         member.close()
 
 
-def test_the_partitions_of_a_member_that_crashes_go_to_the_others(bootstrap: str, topic: str) -> None:
+def test_the_partitions_of_a_crashed_member_are_reassigned(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, PARTITIONS)
     survivor = Member(bootstrap, topic, topic)
     poll_until([survivor], lambda: len(survivor.partitions) == PARTITIONS, "the first has everything")
@@ -54,7 +54,7 @@ def test_the_partitions_of_a_member_that_crashes_go_to_the_others(bootstrap: str
     survivor.close()
 
 
-def test_a_group_goes_on_where_it_committed(bootstrap: str, topic: str) -> None:
+def test_a_group_continues_from_its_committed_offsets(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 2)
     produce_numbers(bootstrap, topic, range(100), 2)
     first = Member(bootstrap, topic, topic)
@@ -69,7 +69,7 @@ def test_a_group_goes_on_where_it_committed(bootstrap: str, topic: str) -> None:
     second.close()
 
 
-def test_a_note_beside_an_offset_comes_back(bootstrap: str, topic: str) -> None:
+def test_the_metadata_of_a_commit_is_returned(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 1)
     member = Member(bootstrap, topic, topic)
     poll_until([member], lambda: bool(member.partitions), "it has joined")
@@ -79,7 +79,7 @@ def test_a_note_beside_an_offset_comes_back(bootstrap: str, topic: str) -> None:
     member.close()
 
 
-def test_offsets_are_committed_by_the_way(bootstrap: str, topic: str) -> None:
+def test_offsets_are_committed_automatically(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 1)
     produce_numbers(bootstrap, topic, range(10), 1)
     member = Member(bootstrap, topic, topic, enable_auto_commit=True, auto_commit_interval_ms=100)
@@ -87,7 +87,7 @@ def test_offsets_are_committed_by_the_way(bootstrap: str, topic: str) -> None:
     member.close()
 
 
-def test_a_static_member_comes_back_without_a_rebalance(bootstrap: str, topic: str) -> None:
+def test_a_static_member_rejoins_without_a_rebalance(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 4)
     options = {"session_timeout_ms": 30_000}
     stays = Member(bootstrap, topic, topic, group_instance_id="stays", **options)
@@ -119,18 +119,20 @@ def test_an_admin_sees_resets_and_deletes_a_group(bootstrap: str, topic: str) ->
     create_topic(bootstrap, topic, 2)
     produce_numbers(bootstrap, topic, range(20), 2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    member = Member(bootstrap, topic, topic, client_id="somebody")
+    member = Member(bootstrap, topic, topic, client_id="test-client")
     poll_until([member], lambda: len(member.seen) >= 20, "it reads everything")
     member.consumer.commit(asynchronous=False)
     described = admin.describe_consumer_groups([topic])[topic].result(DEADLINE_S)
     assert described.state.name == "STABLE"
-    assert [(each.client_id, len(each.assignment.topic_partitions)) for each in described.members] == [("somebody", 2)]
+    assert [(member.client_id, len(member.assignment.topic_partitions)) for member in described.members] == [
+        ("test-client", 2)
+    ]
     member.close()
-    listed = {each.group_id: each.state.name for each in admin.list_consumer_groups().result(DEADLINE_S).valid}
+    listed = {group.group_id: group.state.name for group in admin.list_consumer_groups().result(DEADLINE_S).valid}
     assert listed[topic] == "EMPTY"
     wanted = ConsumerGroupTopicPartitions(topic, [TopicPartition(topic, 0, 3)])
     admin.alter_consumer_group_offsets([wanted])[topic].result(DEADLINE_S)
     found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])[topic].result(DEADLINE_S)
-    assert sorted((each.partition, each.offset) for each in found.topic_partitions) == [(0, 3), (1, 10)]
+    assert sorted((partition.partition, partition.offset) for partition in found.topic_partitions) == [(0, 3), (1, 10)]
     admin.delete_consumer_groups([topic])[topic].result(DEADLINE_S)
-    assert topic not in {each.group_id for each in admin.list_consumer_groups().result(DEADLINE_S).valid}
+    assert topic not in {group.group_id for group in admin.list_consumer_groups().result(DEADLINE_S).valid}

@@ -1,4 +1,4 @@
-"""The consumer protocol (KIP-848) with real clients: members come, go, crash, come back, and every record is seen."""
+"""The consumer protocol (KIP-848) with real clients: every record is read while members join, leave and crash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from compat_tests.process import free_ports
 from compat_tests.scenarios.consumer_groups import ConsumerMember, WireMember, poll_for
 from compat_tests.scenarios.groups import Member, create_topic, poll_until, produce_numbers, same_split
@@ -19,10 +19,10 @@ LONGER_THAN_A_SESSION_S = 75.0
 
 
 def seen(*members: Member) -> set[int]:
-    return {number for each in members for number in each.seen}
+    return {number for member in members for number in member.seen}
 
 
-def test_members_come_and_go_and_every_record_is_seen(bootstrap: str, topic: str) -> None:
+def test_every_record_is_seen_while_members_join_and_leave(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 4)
     produce_numbers(bootstrap, topic, range(40), 4)
     first = ConsumerMember(bootstrap, topic, topic)
@@ -51,18 +51,20 @@ def test_a_member_that_crashes_is_replaced_after_its_session(bootstrap: str, top
     finally:
         wire.close()
     member = ConsumerMember(bootstrap, topic, topic)
-    poll_for([member], LONGER_THAN_A_SESSION_S, lambda: len(seen(member)) == 20, "it takes over what the other had")
+    poll_for(
+        [member], LONGER_THAN_A_SESSION_S, lambda: len(seen(member)) == 20, "it takes over the partitions of the other"
+    )
     member.close()
 
 
-def test_a_static_member_comes_back_to_its_partitions(bootstrap: str, topic: str) -> None:
+def test_a_static_member_keeps_its_partitions(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 4)
     members = [ConsumerMember(bootstrap, topic, topic, group_instance_id=name) for name in ("a", "b")]
     poll_until(members, lambda: same_split(members, [2, 2], 4), "two members share")
     had, rebalances = members[1].partitions, members[0].rebalances
     members[1].close()
     members[1] = ConsumerMember(bootstrap, topic, topic, group_instance_id="b")
-    poll_until(members, lambda: members[1].partitions == had, "it has what it had")
+    poll_until(members, lambda: members[1].partitions == had, "it has its former partitions")
     assert members[0].rebalances == rebalances
     for member in members:
         member.close()
@@ -81,7 +83,7 @@ def test_a_regular_expression_finds_topics_old_and_new(bootstrap: str, topic: st
 
 
 def test_classic_members_are_replaced_one_by_one(bootstrap: str, topic: str) -> None:
-    """A rolling upgrade: both protocols in one group, and nothing is lost or read by two."""
+    """Checks a rolling upgrade: with both protocols in one group, no record is lost or read twice."""
     create_topic(bootstrap, topic, 4)
     old = [Member(bootstrap, topic, topic, partition_assignment_strategy="range") for _ in range(2)]
     poll_until(old, lambda: same_split(old, [2, 2], 4), "two classic members share")
@@ -95,7 +97,7 @@ def test_classic_members_are_replaced_one_by_one(bootstrap: str, topic: str) -> 
     mixed = [*old, *new]
     poll_until(mixed, lambda: same_split(mixed, [2, 2], 4), "a member of each protocol share")
     produce_numbers(bootstrap, topic, range(40, 80), 4)
-    poll_until(mixed, lambda: len(seen(gone, *mixed)) == 80, "they read what is new")
+    poll_until(mixed, lambda: len(seen(gone, *mixed)) == 80, "they read the new records")
     for member in mixed:
         member.consumer.commit(asynchronous=False)
     last = old.pop()
@@ -103,13 +105,13 @@ def test_classic_members_are_replaced_one_by_one(bootstrap: str, topic: str) -> 
     new.append(ConsumerMember(bootstrap, topic, topic))
     poll_until(new, lambda: same_split(new, [2, 2], 4), "two new members share")
     produce_numbers(bootstrap, topic, range(80, 120), 4)
-    poll_until(new, lambda: len(seen(gone, last, *new)) == 120, "they read what is new")
-    assert sum(len(each.seen) for each in (gone, last, *new)) == 120
+    poll_until(new, lambda: len(seen(gone, last, *new)) == 120, "they read the new records")
+    assert sum(len(member.seen) for member in (gone, last, *new)) == 120
     for member in new:
         member.close()
 
 
-def test_java_reads_in_a_group_beside_another_client(bootstrap: str, topic: str, java_tools: JavaTools) -> None:
+def test_java_shares_a_group_with_another_client(bootstrap: str, topic: str, java_tools: JavaTools) -> None:
     create_topic(bootstrap, topic, 2)
     produce_numbers(bootstrap, topic, range(20), 2)
     protocol = ["--consumer-property", "group.protocol=consumer", "--group", topic, "--from-beginning"]
@@ -136,7 +138,7 @@ def test_java_reads_in_a_group_beside_another_client(bootstrap: str, topic: str,
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_members_go_on_after_the_broker_was_restarted(tmp_path: Path, topic: str, how: signal.Signals) -> None:
+def test_members_continue_after_a_restart_of_the_broker(tmp_path: Path, topic: str, how: signal.Signals) -> None:
     (port,) = free_ports(1)
     bootstrap = f"127.0.0.1:{port}"
     with kbroker(tmp_path, port) as process:
@@ -147,19 +149,19 @@ def test_members_go_on_after_the_broker_was_restarted(tmp_path: Path, topic: str
         poll_until(members, lambda: len(seen(*members)) == 40, "every record is seen")
         for member in members:
             member.consumer.commit(asynchronous=False)
-        had, rebalances = [each.partitions for each in members], [each.rebalances for each in members]
+        had, rebalances = [member.partitions for member in members], [member.rebalances for member in members]
         process.send_signal(how)
         process.wait()
     with kbroker(tmp_path, port):
         produce_numbers(bootstrap, topic, range(40, 48), 4)
         poll_until(members, lambda: len(seen(*members)) == 48, "the new records are seen")
-        assert [each.partitions for each in members] == had
-        assert [each.rebalances for each in members] == rebalances
+        assert [member.partitions for member in members] == had
+        assert [member.rebalances for member in members] == rebalances
         for member in members:
             member.close()
 
 
-def test_kafka_reads_what_a_consumer_group_left_on_the_disk(tmp_path: Path, topic: str, java_tools: JavaTools) -> None:
+def test_kafka_reads_the_records_of_a_consumer_group(tmp_path: Path, topic: str, java_tools: JavaTools) -> None:
     (port,) = free_ports(1)
     bootstrap = f"127.0.0.1:{port}"
     with kbroker(tmp_path, port):
@@ -167,15 +169,15 @@ def test_kafka_reads_what_a_consumer_group_left_on_the_disk(tmp_path: Path, topi
         member = ConsumerMember(bootstrap, topic, f"^{topic}.*", group_instance_id="named")
         poll_until([member], lambda: same_split([member], [1], 1), "it has its partition")
         member.close()
-    files = [each for each in (tmp_path / "data").glob("__consumer_offsets-*/*.log") if each.stat().st_size]
+    files = [file for file in (tmp_path / "data").glob("__consumer_offsets-*/*.log") if file.stat().st_size]
     assert len(files) == 1
     dump = java_tools.dump_log(*files, options=("--offsets-decoder",))
     for said in ('"instanceId":"named"', '"assignedPartitions":[{', '"memberEpoch":', f'"topics":["{topic}"]'):
         assert said in dump
 
 
-def test_two_consumers_of_java_share_what_a_pattern_matches(bootstrap: str, topic: str, java_tools: JavaTools) -> None:
-    """The Java client leaves patterns to the broker, if it is asked to (SubscriptionPattern)."""
+def test_two_java_consumers_share_the_topics_of_a_pattern(bootstrap: str, topic: str, java_tools: JavaTools) -> None:
+    """Checks SubscriptionPattern, with which the Java client lets the broker match patterns."""
     create_topic(bootstrap, f"{topic}.one", 2)
     create_topic(bootstrap, f"{topic}.two", 2)
     produce_numbers(bootstrap, f"{topic}.one", range(10), 2)

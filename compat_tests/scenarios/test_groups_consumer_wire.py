@@ -1,4 +1,4 @@
-"""What members of consumer groups are told, heartbeat by heartbeat: the same from both brokers."""
+"""Heartbeats of the consumer protocol on the wire: both brokers respond the same."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def wire(bootstrap: str) -> Iterator[Wire]:
 
 @pytest.fixture
 def topic_id(bootstrap: str, topic: str, wire: Wire) -> bytes:
-    """Of a topic with four partitions, whose group has the same name."""
+    """Returns the id of a topic with four partitions; the group has the topic's name."""
     create_topic(bootstrap, topic, 4)
     wire.ask(10, 4, coordinator_keys=[topic], key_type=0)
-    # The judge's coordinator learns of a topic after its brokers: another group shows when it has.
+    # Apache Kafka's coordinator sees a new topic later than its brokers; another group shows when it does.
     probe = WireMember(wire, f"{topic}-probe", "probe")
     answer = probe.join([topic])
     for _ in range(100):
@@ -67,18 +67,18 @@ def name(code: int) -> str:
     return ErrorCode(code).name
 
 
-def told(answer: Any) -> tuple[str, int, list[int] | None]:
+def outcome(answer: Any) -> tuple[str, int, list[int] | None]:
     return name(answer.error_code), answer.member_epoch, shared(answer)
 
 
 def test_the_new_protocol_is_finalized(wire: Wire) -> None:
     answer = wire.ask(API_VERSIONS, 4, client_software_name="wire", client_software_version="1")
-    levels = {each.name: each.max_version_level for each in answer.finalized_features}
+    levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
     assert levels["group.version"] == 1
-    assert {each.api_key: each.max_version for each in answer.api_keys if each.api_key in (68, 69)} == {68: 1, 69: 1}
+    assert {api.api_key: api.max_version for api in answer.api_keys if api.api_key in (68, 69)} == {68: 1, 69: 1}
 
 
-def test_a_join_is_checked(wire: Wire, topic: str, topic_id: bytes) -> None:
+def test_an_invalid_join_is_refused(wire: Wire, topic: str, topic_id: bytes) -> None:
     member = WireMember(wire, topic, "m")
     invalid = {
         "no member id": WireMember(wire, topic, "").join([topic]),
@@ -90,9 +90,9 @@ def test_a_join_is_checked(wire: Wire, topic: str, topic_id: bytes) -> None:
         "partitions": member.join([topic], topic_partitions=WireMember.owned(topic_id, 1)),
         "no subscription": member.join(None),
         "epoch": member.beat(-3),
-        "who is to come back": member.beat(-2),
+        "temporary leave of a dynamic member": member.beat(-2),
     }
-    assert {what: name(answer.error_code) for what, answer in invalid.items()} == dict.fromkeys(
+    assert {case: name(answer.error_code) for case, answer in invalid.items()} == dict.fromkeys(
         invalid, "INVALID_REQUEST"
     )
     assert name(member.join([topic], server_assignor="mine").error_code) == "UNSUPPORTED_ASSIGNOR"
@@ -101,26 +101,26 @@ def test_a_join_is_checked(wire: Wire, topic: str, topic_id: bytes) -> None:
     assert name(member.beat(-1).error_code) == "GROUP_ID_NOT_FOUND"
 
 
-def test_before_v1_the_broker_makes_the_member_id(wire: Wire, topic: str, topic_id: bytes) -> None:
+def test_before_v1_the_broker_generates_the_member_id(wire: Wire, topic: str, topic_id: bytes) -> None:
     first = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [topic], "topic_partitions": []}
     answer = WireMember(wire, topic, "").beat(0, version=0, **first)
-    assert told(answer) == ("NONE", 1, [0, 1, 2, 3])
+    assert outcome(answer) == ("NONE", 1, [0, 1, 2, 3])
     assert answer.member_id
 
 
-def test_partitions_change_hands_step_by_step(wire: Wire, topic: str, topic_id: bytes) -> None:
+def test_partitions_are_revoked_before_they_are_reassigned(wire: Wire, topic: str, topic_id: bytes) -> None:
     a, b = WireMember(wire, topic, "a"), WireMember(wire, topic, "b")
     owned = WireMember.owned
-    assert told(a.join([topic])) == ("NONE", 1, [0, 1, 2, 3])
-    assert told(a.join([topic])) == ("NONE", 1, [0, 1, 2, 3])
-    assert told(a.beat(1)) == ("NONE", 1, None)
-    assert told(b.join([topic])) == ("NONE", 2, [])
-    assert told(a.beat(1)) == ("NONE", 1, [0, 1])
-    assert told(b.beat(2)) == ("NONE", 2, None)
-    assert told(a.beat(1, topic_partitions=owned(topic_id, 0, 1, 2))) == ("NONE", 1, None)
-    assert told(a.beat(1, topic_partitions=owned(topic_id, 0, 1))) == ("NONE", 2, None)
-    assert told(b.beat(2)) == ("NONE", 2, [2, 3])
-    assert told(a.beat(1, topic_partitions=owned(topic_id, 0, 1))) == ("NONE", 2, None)
+    assert outcome(a.join([topic])) == ("NONE", 1, [0, 1, 2, 3])
+    assert outcome(a.join([topic])) == ("NONE", 1, [0, 1, 2, 3])
+    assert outcome(a.beat(1)) == ("NONE", 1, None)
+    assert outcome(b.join([topic])) == ("NONE", 2, [])
+    assert outcome(a.beat(1)) == ("NONE", 1, [0, 1])
+    assert outcome(b.beat(2)) == ("NONE", 2, None)
+    assert outcome(a.beat(1, topic_partitions=owned(topic_id, 0, 1, 2))) == ("NONE", 1, None)
+    assert outcome(a.beat(1, topic_partitions=owned(topic_id, 0, 1))) == ("NONE", 2, None)
+    assert outcome(b.beat(2)) == ("NONE", 2, [2, 3])
+    assert outcome(a.beat(1, topic_partitions=owned(topic_id, 0, 1))) == ("NONE", 2, None)
     for epoch, partitions in [(1, None), (1, owned(topic_id, 2)), (7, None), (0, [])]:
         asked: dict[str, Any] = {"topic_partitions": partitions}
         if epoch == 0:
@@ -128,25 +128,25 @@ def test_partitions_change_hands_step_by_step(wire: Wire, topic: str, topic_id: 
         assert name(a.beat(epoch, **asked).error_code) == "FENCED_MEMBER_EPOCH"
     assert name(WireMember(wire, topic, "x").beat(2).error_code) == "UNKNOWN_MEMBER_ID"
     assert name(WireMember(wire, topic, "x").beat(-1).error_code) == "UNKNOWN_MEMBER_ID"
-    assert told(b.beat(-1)) == ("NONE", -1, None)
-    assert told(a.beat(2)) == ("NONE", 3, [0, 1, 2, 3])
+    assert outcome(b.beat(-1)) == ("NONE", -1, None)
+    assert outcome(a.beat(2)) == ("NONE", 3, [0, 1, 2, 3])
 
 
-def test_static_members_come_back(wire: Wire, topic: str, topic_id: bytes) -> None:
+def test_static_members_rejoin(wire: Wire, topic: str, topic_id: bytes) -> None:
     first, second = WireMember(wire, topic, "1"), WireMember(wire, topic, "2")
-    assert told(first.join([topic], instance_id="i")) == ("NONE", 1, [0, 1, 2, 3])
+    assert outcome(first.join([topic], instance_id="i")) == ("NONE", 1, [0, 1, 2, 3])
     assert name(second.join([topic], instance_id="i").error_code) == "UNRELEASED_INSTANCE_ID"
     assert name(second.beat(1, instance_id="i").error_code) == "FENCED_INSTANCE_ID"
     assert name(first.beat(1, instance_id="unknown").error_code) == "UNKNOWN_MEMBER_ID"
-    assert told(first.beat(-2, instance_id="i")) == ("NONE", -2, None)
+    assert outcome(first.beat(-2, instance_id="i")) == ("NONE", -2, None)
     assert name(first.beat(1, instance_id="i").error_code) == "FENCED_MEMBER_EPOCH"
-    assert told(second.join([topic], instance_id="i")) == ("NONE", 1, [0, 1, 2, 3])
+    assert outcome(second.join([topic], instance_id="i")) == ("NONE", 1, [0, 1, 2, 3])
     assert name(first.beat(-2, instance_id="i").error_code) == "FENCED_INSTANCE_ID"
-    assert told(second.beat(-1, instance_id="i")) == ("NONE", -1, None)
+    assert outcome(second.beat(-1, instance_id="i")) == ("NONE", -1, None)
     assert name(second.beat(-1, instance_id="i").error_code) == "UNKNOWN_MEMBER_ID"
 
 
-def test_admins_see_it_for_what_it_is(wire: Wire, topic: str, topic_id: bytes) -> None:
+def test_admin_requests_describe_a_consumer_group(wire: Wire, topic: str, topic_id: bytes) -> None:
     member = WireMember(wire, topic, "m")
     member.join([topic])
     (group,) = wire.ask(CONSUMER_DESCRIBE, 1, group_ids=[topic], include_authorized_operations=True).groups
@@ -168,9 +168,9 @@ def test_admins_see_it_for_what_it_is(wire: Wire, topic: str, topic_id: bytes) -
         ({"states_filter": ["Empty"]}, False),
     ]:
         asked = {"states_filter": [], "types_filter": [], **filters}
-        listed = [each for each in wire.ask(LIST, 5, **asked).groups if each.group_id == topic]
+        listed = [group for group in wire.ask(LIST, 5, **asked).groups if group.group_id == topic]
         assert bool(listed) == is_found
-        assert all((each.group_type, each.protocol_type) == ("consumer", "consumer") for each in listed)
+        assert all((row.group_type, row.protocol_type) == ("consumer", "consumer") for row in listed)
     assert name(wire.ask(DELETE, 2, groups_names=[topic]).results[0].error_code) == "NON_EMPTY_GROUP"
     left = wire.ask(
         LEAVE, 5, group_id=topic, members=[leave_group.MemberIdentity(member_id="m", group_instance_id=None)]
@@ -217,7 +217,7 @@ def test_offsets_carry_the_epoch(wire: Wire, topic: str, topic_id: bytes) -> Non
 
 
 class Classic:
-    """A member of the classic protocol, by hand."""
+    """Hand-written member of the classic protocol."""
 
     def __init__(self, wire: Wire, group: str) -> None:
         self._wire, self._group, self.member_id = wire, group, ""
@@ -252,7 +252,7 @@ class Classic:
         return name(self._wire.ask(HEARTBEAT, 4, **asked).error_code)
 
 
-def test_both_protocols_meet_in_one_group(wire: Wire, topic: str, topic_id: bytes) -> None:
+def test_one_group_has_members_of_both_protocols(wire: Wire, topic: str, topic_id: bytes) -> None:
     new, old = WireMember(wire, topic, "new"), Classic(wire, topic)
     new.join([topic])
     assert name(old.join(protocol_type="connect").error_code) == "INCONSISTENT_GROUP_PROTOCOL"
@@ -263,15 +263,15 @@ def test_both_protocols_meet_in_one_group(wire: Wire, topic: str, topic_id: byte
     assert old.sync(2, "sticky")[0] == "INCONSISTENT_GROUP_PROTOCOL"
     assert old.sync(2)[0] == "NONE"
     assert old.beat(2) == "NONE"
-    assert told(new.beat(1)) == ("NONE", 1, [0, 1])
-    assert told(new.beat(1, topic_partitions=WireMember.owned(topic_id, 0, 1))) == ("NONE", 2, None)
+    assert outcome(new.beat(1)) == ("NONE", 1, [0, 1])
+    assert outcome(new.beat(1, topic_partitions=WireMember.owned(topic_id, 0, 1))) == ("NONE", 2, None)
     assert old.beat(2) == "REBALANCE_IN_PROGRESS"
     assert old.join().generation_id == 2
     code, assignment = old.sync(2)
     assert (code, assignment[-16:]) == ("NONE", b"\0\0\0\2\0\0\0\2\0\0\0\3\xff\xff\xff\xff")
     (group,) = wire.ask(CONSUMER_DESCRIBE, 1, group_ids=[topic], include_authorized_operations=False).groups
-    assert sorted(each.member_type for each in group.members) == [0, 1]
-    # The last one that speaks the new protocol leaves: the group is a classic one again, and has to rebalance.
+    assert sorted(member.member_type for member in group.members) == [0, 1]
+    # The last member of the consumer protocol leaves: the group becomes classic again and rebalances.
     new.beat(-1)
     (group,) = wire.ask(DESCRIBE, 6, groups=[topic]).groups
     assert (name(group.error_code), group.group_state, len(group.members)) == ("NONE", "PreparingRebalance", 1)
@@ -279,14 +279,14 @@ def test_both_protocols_meet_in_one_group(wire: Wire, topic: str, topic_id: byte
     joined = old.join((2, 3))
     assert (joined.generation_id, joined.leader) == (3, old.member_id)
     assert name(new.beat(2).error_code) == "GROUP_ID_NOT_FOUND"
-    # And with the next one it is a consumer group once more.
-    assert told(new.join([topic]))[:2] == ("NONE", 4)
+    # When a member of the consumer protocol joins again, the group becomes a consumer group again.
+    assert outcome(new.join([topic]))[:2] == ("NONE", 4)
     assert old.beat(3) == "REBALANCE_IN_PROGRESS"
     assert old.join().generation_id == 4
     assert old.sync(4)[0] == "NONE"
 
 
-def test_groups_of_other_kinds_stay_what_they_are(wire: Wire, topic: str, topic_id: bytes) -> None:
+def test_groups_of_other_types_are_not_converted(wire: Wire, topic: str, topic_id: bytes) -> None:
     worker = Classic(wire, topic)
     assert name(worker.join(protocol_type="connect").error_code) == "NONE"
     assert name(WireMember(wire, topic, "m").join([topic]).error_code) == "GROUP_ID_NOT_FOUND"

@@ -1,10 +1,10 @@
-"""Consumer groups as Kafka's own tools see them."""
+"""Consumer groups with Kafka's tools."""
 
 from __future__ import annotations
 
 import pytest
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.groups import Member, create_topic, poll_until, produce_numbers
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -12,14 +12,14 @@ ASSIGNORS = ["RangeAssignor", "RoundRobinAssignor", "StickyAssignor", "Cooperati
 
 
 def rows(output: str) -> list[dict[str, str]]:
-    """A table of the tool, by its headings."""
+    """Parses a table of the tool into rows by column heading."""
     lines = [line.split() for line in output.splitlines() if line.strip()]
     start = next(index for index, line in enumerate(lines) if line[0] == "GROUP")
     return [dict(zip(lines[start], line, strict=False)) for line in lines[start + 1 :]]
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_the_console_consumer_reads_in_a_group_and_goes_on(
+def test_the_console_consumer_reads_in_a_group_and_continues(
     bootstrap: str, topic: str, java_tools: JavaTools, assignor: str
 ) -> None:
     create_topic(bootstrap, topic, 2)
@@ -37,14 +37,14 @@ def test_the_group_tool_describes_resets_and_deletes(bootstrap: str, topic: str,
     create_topic(bootstrap, topic, 2)
     produce_numbers(bootstrap, topic, range(20), 2)
     common = ["--bootstrap-server", bootstrap]
-    member = Member(bootstrap, topic, topic, client_id="somebody")
+    member = Member(bootstrap, topic, topic, client_id="test-client")
     poll_until([member], lambda: len(member.seen) >= 20, "it reads everything")
     member.consumer.commit(asynchronous=False)
     produce_numbers(bootstrap, topic, range(2), 2)
     found = rows(java_tools.run(GROUPS, *common, "--describe", "--group", topic))
     lags = {row["PARTITION"]: (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) for row in found}
     assert lags == {"0": ("10", "11", "1"), "1": ("10", "11", "1")}
-    assert {row["CLIENT-ID"] for row in found} == {"somebody"}
+    assert {row["CLIENT-ID"] for row in found} == {"test-client"}
     assert {row["HOST"] for row in found} == {"/127.0.0.1"}
     state = rows(java_tools.run(GROUPS, *common, "--describe", "--group", topic, "--state"))
     assert "Stable" in state[0].values()

@@ -1,4 +1,4 @@
-"""Java consumers with each assignor of the classic protocol: members come, go, crash and pause, and nothing is lost."""
+"""Java consumers with each classic assignor: no record is lost while members join, leave, crash and pause."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from compat_tests.tool_server import ToolServer
 
 PACKAGE = "org.apache.kafka.clients.consumer"
 
-# What a member gives up when a second one comes: eager ones everything, the cooperative one just what it must.
+# Partitions that a member revokes when a second one joins: all with eager assignors, only the moved ones otherwise.
 REVOKED = {"RangeAssignor": 6, "RoundRobinAssignor": 6, "StickyAssignor": 6, "CooperativeStickyAssignor": 3}
 
 
-def test_every_record_is_seen_while_members_come_go_crash_and_pause(
+def test_every_record_is_seen_while_members_join_leave_crash_and_pause(
     bootstrap: str, topic: str, tool_server: ToolServer
 ) -> None:
-    """All assignors at once: most of the time goes by while the session of a crashed member runs out."""
+    """Runs all assignors at once: most of the time is the session timeout of a crashed member."""
     classes = [f"{PACKAGE}.{assignor}" for assignor in REVOKED]
     lines = tool_server.run("AssignorScenario", bootstrap, topic, *classes, timeout_s=240).splitlines()
     for assignor, revoked in REVOKED.items():

@@ -1,4 +1,4 @@
-"""Consumer groups as kafka-python lives in them."""
+"""Consumer groups with kafka-python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from compat_tests.scenarios.groups import DEADLINE_S, create_topic, produce_numbers
 
-# A poll that ends between JoinGroup and SyncGroup gives the join up. Two consumers that are polled in turn for less
-# than a heartbeat's interval can fall into step, so that one of them does so in every generation.
+# A poll that ends between JoinGroup and SyncGroup abandons the join. If two consumers are polled in turn for less than
+# a heartbeat interval, this may happen to one of them in every generation.
 POLL_MS = 500
 
 
@@ -26,7 +26,7 @@ def member(bootstrap: str, group: str, topic: str, **options: Any) -> Iterator[A
         "enable_auto_commit": False,
         "session_timeout_ms": 6000,
         "heartbeat_interval_ms": 300,
-        # A leader that assigns before it knows the topic leaves everybody without partitions until it asks again.
+        # A leader that assigns before it knows the topic gives no partitions to any member until its next metadata.
         "metadata_max_age_ms": 500,
     }
     consumer = kafka.KafkaConsumer(topic, **(settings | options))
@@ -37,18 +37,18 @@ def member(bootstrap: str, group: str, topic: str, **options: Any) -> Iterator[A
 
 
 def poll_until(consumers: list[Any], is_done: Callable[[], bool]) -> list[int]:
-    """What was read until then."""
+    """Returns the records read until then."""
     deadline = time.monotonic() + DEADLINE_S
     seen: list[int] = []
     while not is_done():
-        assert time.monotonic() < deadline, [each.assignment() for each in consumers]
+        assert time.monotonic() < deadline, [consumer.assignment() for consumer in consumers]
         for consumer in consumers:
             for records in consumer.poll(POLL_MS).values():
                 seen += [int(record.value) for record in records]
     return seen
 
 
-def test_two_members_share_and_one_inherits(bootstrap: str, topic: str) -> None:
+def test_two_members_share_and_one_takes_over(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 4)
     with member(bootstrap, topic, topic) as stays:
         poll_until([stays], lambda: len(stays.assignment()) == 4)
@@ -58,7 +58,7 @@ def test_two_members_share_and_one_inherits(bootstrap: str, topic: str) -> None:
         poll_until([stays], lambda: len(stays.assignment()) == 4)
 
 
-def test_a_group_goes_on_where_it_committed(bootstrap: str, topic: str) -> None:
+def test_a_group_continues_from_its_committed_offsets(bootstrap: str, topic: str) -> None:
     create_topic(bootstrap, topic, 1)
     produce_numbers(bootstrap, topic, range(10), 1)
     partition = TopicPartition(topic, 0)

@@ -1,4 +1,4 @@
-"""What groups leave on the disk: they go on after a broker was stopped or killed, and Kafka can read it."""
+"""Groups after a restart: they continue after a broker was stopped or killed, and Kafka can read their records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from subprocess import Popen
 
 import pytest
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from compat_tests.process import free_ports, run_kbroker
 from compat_tests.scenarios.groups import Member, create_topic, poll_until, produce_numbers, same_split
 
@@ -33,23 +33,23 @@ def test_static_members_and_offsets_survive_the_broker(tmp_path: Path, topic: st
             members.append(Member(bootstrap, topic, topic, **options))
         poll_until(members, lambda: same_split(members, [2, 2], 4), "two members share")
         produce_numbers(bootstrap, topic, range(40), 4)
-        poll_until(members, lambda: sum(len(each.seen) for each in members) >= 40, "every record is seen")
+        poll_until(members, lambda: sum(len(member.seen) for member in members) >= 40, "every record is seen")
         for member in members:
             member.consumer.commit(asynchronous=False)
-        had, rebalances = [each.partitions for each in members], [each.rebalances for each in members]
+        had, rebalances = [member.partitions for member in members], [member.rebalances for member in members]
         process.send_signal(how)
         process.wait()
     with kbroker(tmp_path, port):
         produce_numbers(bootstrap, topic, range(40, 48), 4)
-        poll_until(members, lambda: sum(len(each.seen) for each in members) >= 48, "the new records are seen")
-        assert [each.partitions for each in members] == had
-        assert [each.rebalances for each in members] == rebalances
+        poll_until(members, lambda: sum(len(member.seen) for member in members) >= 48, "the new records are seen")
+        assert [member.partitions for member in members] == had
+        assert [member.rebalances for member in members] == rebalances
         assert members[0].committed(topic, 4) == [10, 10, 10, 10]
         for member in members:
             member.close()
 
 
-def test_kafka_reads_what_groups_left_on_the_disk(tmp_path: Path, topic: str, java_tools: JavaTools) -> None:
+def test_kafka_reads_the_records_of_groups(tmp_path: Path, topic: str, java_tools: JavaTools) -> None:
     (port,) = free_ports(1)
     bootstrap = f"127.0.0.1:{port}"
     with kbroker(tmp_path, port):
@@ -59,7 +59,7 @@ def test_kafka_reads_what_groups_left_on_the_disk(tmp_path: Path, topic: str, ja
         poll_until([member], lambda: len(member.seen) >= 3, "it reads everything")
         member.consumer.commit(asynchronous=False)
         member.close()
-    files = [each for each in (tmp_path / "data").glob("__consumer_offsets-*/*.log") if each.stat().st_size]
+    files = [file for file in (tmp_path / "data").glob("__consumer_offsets-*/*.log") if file.stat().st_size]
     assert len(files) == 1
     dump = java_tools.dump_log(*files, options=("--offsets-decoder",))
     assert '"offset":3' in dump

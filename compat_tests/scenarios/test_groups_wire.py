@@ -1,4 +1,4 @@
-"""What members are told when something is wrong, request by request: the same codes from both brokers."""
+"""Group requests on the wire: both brokers respond with the same error codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RANGE = (("range", b"\0\0\0\0\0\0\0\0\0\0"),)
 
 
 class Wire:
-    """One connection: what is asked, is answered in order."""
+    """Blocking connection for requests of groups."""
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
@@ -117,7 +117,7 @@ def syncing(group: str, member_id: str, generation: int) -> dict[str, Any]:
 
 @pytest.fixture
 def wire(bootstrap: str, topic: str) -> Iterator[Wire]:
-    """A connection to a broker that coordinates the group of this test (named as its topic)."""
+    """Returns a connection to the coordinator of the test's group, which has the topic's name."""
     create_topic(bootstrap, topic, 1)
     made = Wire(bootstrap)
     deadline = time.monotonic() + 30
@@ -137,32 +137,32 @@ def test_joins_that_are_refused(wire: Wire, topic: str) -> None:
     assert wire.join(topic, "made-up").error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert wire.join(topic, protocols=(("other", b""),)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert wire.join(topic, protocol_type="connect").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    refused = wire.join(topic, "made-up", group_instance_id="nobody")
+    refused = wire.join(topic, "made-up", group_instance_id="unknown")
     assert (refused.error_code, refused.generation_id, refused.leader) == (ErrorCode.UNKNOWN_MEMBER_ID, -1, "")
 
 
-def test_the_answer_of_a_join(wire: Wire, topic: str) -> None:
+def test_the_response_of_a_join(wire: Wire, topic: str) -> None:
     joined = wire.join_new(topic)
     assert joined.member_id.startswith("wire-")
     assert (joined.generation_id, joined.leader, joined.skip_assignment) == (1, joined.member_id, False)
     assert (joined.protocol_type, joined.protocol_name) == ("consumer", "range")
-    assert [(each.member_id, each.group_instance_id, each.metadata) for each in joined.members] == [
+    assert [(member.member_id, member.group_instance_id, member.metadata) for member in joined.members] == [
         (joined.member_id, None, RANGE[0][1])
     ]
 
 
 def test_syncs_and_heartbeats_that_are_refused(wire: Wire, topic: str) -> None:
-    assert wire.sync(topic, "nobody", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert wire.sync(topic, "unknown", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     member_id = wire.join_new(topic).member_id
-    assert wire.sync(topic, "nobody", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert wire.sync(topic, "unknown", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert wire.sync(topic, member_id, 2).error_code == ErrorCode.ILLEGAL_GENERATION
     assert wire.sync(topic, member_id, 1, protocol_name="x").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert wire.sync(topic, member_id, 1, protocol_name=None).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert wire.sync("", member_id, 1).error_code == ErrorCode.INVALID_GROUP_ID
     assert wire.heartbeat(topic, member_id, 1) == ErrorCode.NONE
     assert wire.heartbeat(topic, member_id, 0) == ErrorCode.ILLEGAL_GENERATION
-    assert wire.heartbeat(topic, "nobody", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert wire.heartbeat(topic, member_id, 1, "nobody") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert wire.heartbeat(topic, "unknown", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert wire.heartbeat(topic, member_id, 1, "unknown") == ErrorCode.UNKNOWN_MEMBER_ID
     assert wire.heartbeat("", member_id, 1) == ErrorCode.INVALID_GROUP_ID
 
 
@@ -185,7 +185,7 @@ def test_a_rebalance_step_by_step(bootstrap: str, wire: Wire, topic: str) -> Non
     other.send(SYNC, 5, **syncing(topic, second, 2))
     assert wire.sync(topic, leader, 2, leads=True).assignment == b"part"
     assert other.receive(SYNC, 5).assignment == b""
-    assert wire.join(topic, second).generation_id == 2  # a follower that changes nothing
+    assert wire.join(topic, second).generation_id == 2  # rejoin of a follower with unchanged metadata
     other.close()
 
 
@@ -206,25 +206,27 @@ def test_static_members_step_by_step(wire: Wire, topic: str) -> None:
     assert wire.sync(topic, first.member_id, 1, group_instance_id="static").error_code == fenced
     identity = {"member_id": first.member_id, "group_instance_id": "static"}
     left = wire.ask(LEAVE, 5, group_id=topic, members=[leave_group.MemberIdentity(**identity)])
-    assert (left.error_code, [each.error_code for each in left.members]) == (0, [fenced])
+    assert (left.error_code, [member.error_code for member in left.members]) == (0, [fenced])
     by_name = leave_group.MemberIdentity(member_id="", group_instance_id="static")
     left = wire.ask(LEAVE, 5, group_id=topic, members=[by_name])
-    assert [(each.member_id, each.group_instance_id, each.error_code) for each in left.members] == [("", "static", 0)]
+    assert [(member.member_id, member.group_instance_id, member.error_code) for member in left.members] == [
+        ("", "static", 0)
+    ]
     assert wire.heartbeat(topic, old.member_id, 1, "static") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_leaving_by_version(wire: Wire, topic: str) -> None:
     member_id = wire.settle(topic)
-    assert wire.ask(LEAVE, 2, group_id=topic, member_id="nobody").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert wire.ask(LEAVE, 2, group_id=topic, member_id="unknown").error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert wire.ask(LEAVE, 2, group_id=topic, member_id=member_id).error_code == ErrorCode.NONE
-    nobody = leave_group.MemberIdentity(member_id="nobody")
-    left = wire.ask(LEAVE, 5, group_id=topic, members=[nobody])
+    unknown = leave_group.MemberIdentity(member_id="unknown")
+    left = wire.ask(LEAVE, 5, group_id=topic, members=[unknown])
     assert (left.error_code, left.members[0].error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
     assert wire.join_new(topic).generation_id == 3
 
 
 def test_commits_that_are_refused(wire: Wire, topic: str) -> None:
-    member: dict[str, Any] = {"member_id": "nobody", "generation_id_or_member_epoch": 1}
+    member: dict[str, Any] = {"member_id": "unknown", "generation_id_or_member_epoch": 1}
     assert wire.commit(topic, topic, version=9, **member) == ErrorCode.GROUP_ID_NOT_FOUND
     assert wire.commit(topic, topic, version=8, **member) == ErrorCode.ILLEGAL_GENERATION
     assert wire.commit(topic, "absent") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -250,14 +252,14 @@ def test_offsets_of_partitions_without_one(wire: Wire, topic: str, version: int)
         group = offset_fetch.OffsetFetchRequestGroup(group_id=topic, topics=topics)
         answer = wire.ask(OFFSET_FETCH, version, groups=[group]).groups[0]
     found = [
-        (each.partition_index, each.committed_offset, each.metadata, each.error_code)
+        (partition.partition_index, partition.committed_offset, partition.metadata, partition.error_code)
         for name in (topic, "no")
-        for each in next(asked.partitions for asked in answer.topics if asked.name == name)
+        for partition in next(asked.partitions for asked in answer.topics if asked.name == name)
     ]
     assert found == [(0, 5, "", 0), (7, -1, "", 0), (0, -1, "", 0), (7, -1, "", 0)]
 
 
-def test_what_an_admin_is_told(wire: Wire, topic: str) -> None:
+def test_admin_requests_describe_a_group(wire: Wire, topic: str) -> None:
     (absent,) = wire.ask(DESCRIBE, 5, groups=[topic]).groups
     assert (absent.error_code, absent.group_state, absent.protocol_type) == (0, "Dead", "")
     (absent,) = wire.ask(DESCRIBE, 6, groups=[topic]).groups
@@ -271,7 +273,7 @@ def test_what_an_admin_is_told(wire: Wire, topic: str) -> None:
     assert found.authorized_operations == 0b110101001000
     (member,) = found.members
     assert (member.client_id, member.client_host, member.member_assignment) == ("wire", "/127.0.0.1", b"part")
-    (listed,) = [each for each in wire.ask(LIST, 5).groups if each.group_id == topic]
+    (listed,) = [group for group in wire.ask(LIST, 5).groups if group.group_id == topic]
     assert (listed.protocol_type, listed.group_state, listed.group_type) == ("consumer", "Stable", "classic")
     (kept,) = wire.ask(DELETE, 2, groups_names=[topic]).results
     assert kept.error_code == ErrorCode.NON_EMPTY_GROUP

@@ -1,4 +1,4 @@
-"""Replicas that move between the data directories of a broker: the same by Kafka's tool and kafka-python, on both."""
+"""Moves of replicas between data directories of a broker, with Kafka's tool and kafka-python, on both brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import NoError
 
-from compat_tests.judge import JavaTools, run_judge
+from compat_tests.apache_kafka import JavaTools, run_apache_kafka
 from compat_tests.process import run_kbroker
 from compat_tests.scenarios.groups import create_topic
 from compat_tests.scenarios.test_groups_wire import Wire
@@ -45,10 +45,10 @@ def kbroker_with_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoDi
 
 @pytest.fixture(scope="module")
 def judge_with_two(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoDirectories]:
-    given = TwoDirectories("", tmp_path_factory.mktemp("judge-two"))
+    given = TwoDirectories("", tmp_path_factory.mktemp("apache-kafka-two"))
     more = f"log.dirs={','.join(given.paths)}\n"
     with ExitStack() as stack:
-        yield given._replace(bootstrap=stack.enter_context(run_judge(java_tools, given.directory, more)))
+        yield given._replace(bootstrap=stack.enter_context(run_apache_kafka(java_tools, given.directory, more)))
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def broker(broker_name: str, request: pytest.FixtureRequest) -> TwoDirectories:
 
 
 def places(broker: TwoDirectories, topic: str) -> dict[int, list[tuple[str, bool]]]:
-    """Where each partition is, and whether it is on its way there."""
+    """Returns partition -> its directories, each with a flag for a future replica."""
     wire = Wire(broker.bootstrap)
     found: dict[int, list[tuple[str, bool]]] = {}
     for result in wire.ask(DESCRIBE, 2, topics=None).results:
         assert result.error_code == 0
-        for each in result.topics:
-            for partition in each.partitions if each.name == topic else ():
+        for described in result.topics:
+            for partition in described.partitions if described.name == topic else ():
                 found.setdefault(partition.partition_index, []).append((result.log_dir, partition.is_future_key))
     wire.close()
     return found
@@ -76,7 +76,7 @@ def places(broker: TwoDirectories, topic: str) -> dict[int, list[tuple[str, bool
 def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < end, "it never came true"
+        assert time.monotonic() < end, "the condition was not reached"
         time.sleep(0.05)
 
 
@@ -87,13 +87,13 @@ def alter(broker: TwoDirectories, path: str, topic: str, *partitions: int, versi
     )
     response = wire.ask(ALTER, version, dirs=[asked])
     wire.close()
-    return [each.error_code for found in response.results for each in found.partitions]
+    return [partition.error_code for found in response.results for partition in found.partitions]
 
 
 def test_new_partitions_are_spread_over_the_directories(broker: TwoDirectories, topic: str) -> None:
     create_topic(broker.bootstrap, topic, 4)
     wait_for(lambda: len(places(broker, topic)) == 4)
-    found = [directory for each in places(broker, topic).values() for directory, _ in each]
+    found = [directory for place in places(broker, topic).values() for directory, _ in place]
     assert {found.count(path) for path in broker.paths} <= {1, 2, 3}
     assert set(found) == set(broker.paths)
 
@@ -117,7 +117,7 @@ def test_replicas_move_and_keep_their_records(
     assert sorted(map(int, read)) == list(range(200))
 
 
-def test_refusals_are_the_same(broker: TwoDirectories, topic: str) -> None:
+def test_errors_are_the_same(broker: TwoDirectories, topic: str) -> None:
     create_topic(broker.bootstrap, topic, 1)
     first, second = broker.paths
     assert alter(broker, str(broker.directory / "nowhere"), topic, 0) == [ErrorCode.LOG_DIR_NOT_FOUND]
@@ -142,7 +142,7 @@ def test_kafka_python_moves_a_replica(broker: TwoDirectories, topic: str) -> Non
     wait_for(lambda: places(broker, topic) == {0: [(there, False)]})
 
 
-def test_kafkas_tool_says_the_same_of_a_move(
+def test_kafkas_tool_reports_the_same_for_a_move(
     request: pytest.FixtureRequest,
     java_tools: JavaTools,
     kbroker_with_two: TwoDirectories,
@@ -166,6 +166,6 @@ def test_kafkas_tool_says_the_same_of_a_move(
         wait_for(lambda b=broker, t=there: places(b, topic) == {0: [(t, False)]})  # type: ignore[misc]
         said.append(java_tools.run(*run, "--verify"))
         for path, name in zip((here, there), ("HERE", "THERE"), strict=True):
-            said = [each.replace(path, name) for each in said]
-        outputs.append([re.sub(r"\d+\.\d+\.\d+\.\d+:\d+", "BROKER", each) for each in said])
+            said = [line.replace(path, name) for line in said]
+        outputs.append([re.sub(r"\d+\.\d+\.\d+\.\d+:\d+", "BROKER", line) for line in said])
     assert outputs[0] == outputs[1]

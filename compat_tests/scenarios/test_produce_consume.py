@@ -1,4 +1,4 @@
-"""Records come out as they went in: offsets, keys, values, timestamps, headers, whatever client sent or reads them."""
+"""Records are read as they were produced: offsets, keys, values, timestamps and headers, with every pair of clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import kafka
 import pytest
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.records import (
     FIRST_TIMESTAMP_MS,
     Record,
@@ -33,7 +33,7 @@ each_consumer = pytest.mark.parametrize("consume", CONSUMERS.values(), ids=CONSU
 
 @each_producer
 @each_consumer
-def test_records_come_back_as_they_were_sent(bootstrap: str, topic: str, produce: Produce, consume: Consume) -> None:
+def test_records_are_read_as_they_were_sent(bootstrap: str, topic: str, produce: Produce, consume: Consume) -> None:
     records = sample_records(100)
     assert produce(bootstrap, topic, records) == list(range(100))
     assert consume(bootstrap, topic, 100) == records
@@ -47,7 +47,7 @@ def test_a_consumer_starts_in_the_middle_of_a_batch(bootstrap: str, topic: str, 
 
 
 @each_consumer
-def test_a_header_without_a_value_comes_back(bootstrap: str, topic: str, consume: Consume) -> None:
+def test_a_header_without_a_value_is_read(bootstrap: str, topic: str, consume: Consume) -> None:
     record = Record(0, b"key", b"value", FIRST_TIMESTAMP_MS, (("null", None), ("empty", b"")))
     produce_with_confluent(bootstrap, topic, [record])
     assert consume(bootstrap, topic, 1) == [record]
@@ -68,7 +68,7 @@ def test_a_timestamp_finds_the_first_record_at_or_after_it(bootstrap: str, topic
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 @each_producer
 @each_consumer
-def test_compressed_records_come_back(
+def test_compressed_records_are_read(
     bootstrap: str, topic: str, produce: Produce, consume: Consume, codec: str
 ) -> None:
     records = sample_records(60)
@@ -78,7 +78,7 @@ def test_compressed_records_come_back(
 
 @pytest.mark.parametrize("acks", [1, "all"])
 @each_producer
-def test_every_acks_is_answered_with_offsets(bootstrap: str, topic: str, produce: Produce, acks: Any) -> None:
+def test_every_acks_setting_returns_offsets(bootstrap: str, topic: str, produce: Produce, acks: Any) -> None:
     idempotence = {"enable_idempotence": False} if acks == 1 else {}
     records = sample_records(10)
     assert produce(bootstrap, topic, records, acks=acks, **idempotence) == list(range(10))

@@ -1,4 +1,4 @@
-"""Clients that go beyond their quotas are slowed down alike by both brokers, and Kafka's tool sets and shows quotas."""
+"""Both brokers throttle clients over their quotas alike, and Kafka's tool sets and describes quotas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.groups import create_topic
 from compat_tests.scenarios.test_groups_wire import Wire
 from kbroker.protocol.compiler.load import codec
@@ -30,7 +30,7 @@ Limit = Callable[..., None]
 
 
 class Client(Wire):
-    """A connection of a client with a name."""
+    """Connection with a client id."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         super().__init__(bootstrap)
@@ -55,7 +55,7 @@ def client(bootstrap: str) -> Iterator[Client]:
 
 @pytest.fixture
 def limit(bootstrap: str) -> Iterator[Limit]:
-    """Sets quotas of a client, and takes them away at the end."""
+    """Returns a function that sets quotas of a client; they are removed at the end."""
     wire, limited = Wire(bootstrap), []
 
     def alter(client_id: str, values: dict[str, float | None]) -> None:
@@ -77,7 +77,7 @@ def limit(bootstrap: str) -> Iterator[Limit]:
 
 
 def until_throttled(ask: Callable[[], Any], tries: int = 2000) -> Any:
-    """The first answer that tells to wait: a quota needs a moment to reach every part of Apache Kafka."""
+    """Returns the first throttled response: Apache Kafka applies a new quota with a short delay."""
     for _ in range(tries):
         answer = ask()
         if answer.throttle_time_ms:
@@ -101,7 +101,7 @@ def a_fetch(topic: str) -> dict[str, Any]:
     return {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": 10**7, "session_epoch": -1, "topics": topics}
 
 
-def test_a_producer_gets_its_answer_at_once_and_is_not_read_until_its_wait_is_over(
+def test_a_throttled_producer_gets_its_response_at_once_and_is_muted(
     bootstrap: str, topic: str, client: Client, limit: Limit
 ) -> None:
     create_topic(bootstrap, topic, 1)
@@ -119,7 +119,7 @@ def test_a_producer_gets_its_answer_at_once_and_is_not_read_until_its_wait_is_ov
     assert time.monotonic() - began < 0.5
 
 
-def test_a_consumer_over_its_quota_gets_an_answer_without_records(
+def test_a_throttled_consumer_gets_a_response_without_records(
     bootstrap: str, topic: str, client: Client, limit: Limit
 ) -> None:
     create_topic(bootstrap, topic, 1)
@@ -131,13 +131,13 @@ def test_a_consumer_over_its_quota_gets_an_answer_without_records(
     assert 500 < answer.throttle_time_ms < 12_000
 
 
-def test_the_time_of_requests_is_limited_and_the_wait_is_a_second_at_most(client: Client, limit: Limit) -> None:
+def test_the_request_quota_throttles_for_at_most_a_second(client: Client, limit: Limit) -> None:
     limit(client.client_id, request_percentage=0.0001)
     answer = until_throttled(lambda: client.ask(METADATA, 9, topics=None))
     assert answer.throttle_time_ms <= 1000
 
 
-def test_topics_that_come_too_fast_are_refused(topic: str, client: Client, limit: Limit) -> None:
+def test_topic_creation_over_the_quota_is_refused(topic: str, client: Client, limit: Limit) -> None:
     limit(client.client_id, controller_mutation_rate=1)
     numbers = itertools.count()
     created = []
@@ -155,7 +155,9 @@ def test_topics_that_come_too_fast_are_refused(topic: str, client: Client, limit
     assert 1000 < answer.throttle_time_ms < 12_000
     other = Wire(f"{client._socket.getpeername()[0]}:{client._socket.getpeername()[1]}")
     doomed = [delete_topics.DeleteTopicState(name=name) for name in created]
-    assert {each.error_code for each in other.ask(DELETE_TOPICS, 6, topics=doomed, timeout_ms=30_000).responses} == {0}
+    assert {
+        response.error_code for response in other.ask(DELETE_TOPICS, 6, topics=doomed, timeout_ms=30_000).responses
+    } == {0}
     other.close()
 
 
@@ -183,7 +185,7 @@ def test_a_producer_of_librdkafka_sees_that_it_is_throttled(
 
 
 def test_kafkas_tool_sets_and_shows_the_quotas_of_clients(
-    request: pytest.FixtureRequest, java_tools: JavaTools, kbroker_address: str, judge: str
+    request: pytest.FixtureRequest, java_tools: JavaTools, kbroker_address: str, apache_kafka: str
 ) -> None:
     if request.config.getoption("--bootstrap"):
         pytest.skip("compares two brokers")
@@ -203,6 +205,6 @@ def test_kafkas_tool_sets_and_shows_the_quotas_of_clients(
     for step in steps:
         ours, theirs = (
             java_tools.run(CONFIGS, "--bootstrap-server", address, *step).replace(address, "BROKER").strip()
-            for address in (kbroker_address, judge)
+            for address in (kbroker_address, apache_kafka)
         )
         assert ours == theirs

@@ -1,4 +1,4 @@
-"""Kafka Streams counts words exactly once: its groups, transactions, changelogs and repartitioning, and its tool."""
+"""Kafka Streams counts words exactly once, with groups, transactions, changelogs and repartition topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.groups import DEADLINE_S, create_topic
 from compat_tests.scenarios.transactions import committed_offset, read
 from compat_tests.tool_server import ToolServer
@@ -28,7 +28,7 @@ Counting = Callable[[], Any]
 
 @pytest.fixture
 def counting(bootstrap: str, topic: str, java_tools: JavaTools, streams_jar: Path, tmp_path: Path) -> Counting:
-    """Runs the word count from `topic` to `topic`-counts until the block is left, unless it was killed there."""
+    """Runs the word count from `topic` to `topic`-counts; stops it at the end, unless the test has killed it."""
     create_topic(bootstrap, topic, 2)
     create_topic(bootstrap, f"{topic}-counts", 2)
     source = str(Path(__file__).with_name("WordCount.java"))
@@ -64,7 +64,7 @@ def wait_for_counts(bootstrap: str, topic: str, wanted: int) -> None:
 
 
 def counts(bootstrap: str, topic: str) -> dict[str, list[int]]:
-    """Every count of a word in the order in which it was written."""
+    """Returns all written counts of each word, in order."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for value in read(bootstrap, f"{topic}-counts", 2):
         name, _, count = value.rpartition(" ")
@@ -77,7 +77,7 @@ def expected(lines: list[str]) -> dict[str, list[int]]:
     return {f"{span} {word}": list(range(1, n + 1)) for span in ("total", "daily") for word, n in words.items()}
 
 
-def test_every_word_is_counted_once_though_the_application_is_killed_and_then_it_is_reset(
+def test_words_are_counted_exactly_once_through_a_crash_and_a_reset(
     bootstrap: str, topic: str, counting: Counting, tool_server: ToolServer, admin: Any
 ) -> None:
     write(bootstrap, topic, LINES)

@@ -1,4 +1,4 @@
-"""Transactions of the Java client, whose epoch grows with every one (KIP-890), and Kafka's tool for transactions."""
+"""Transactions of the Java client, whose epoch grows with each transaction (KIP-890), and Kafka's transactions tool."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ TOOL = "org.apache.kafka.tools.TransactionsCommand"
 
 
 def rows(output: str) -> list[dict[str, str]]:
-    lines = [[each.strip() for each in line.split("\t")] for line in output.splitlines() if "\t" in line]
+    lines = [[cell.strip() for cell in line.split("\t")] for line in output.splitlines() if "\t" in line]
     return [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
 
 
-def test_commits_are_read_and_aborts_are_not(bootstrap: str, topic: str, tool_server: ToolServer) -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not(
+    bootstrap: str, topic: str, tool_server: ToolServer
+) -> None:
     create_topic(bootstrap, topic, 2)
     tool_server.run(SCENARIO, "write", bootstrap, topic, topic, "commit:3", "abort:2", "commit:4", "abort:0", "open:1")
     assert sorted(read(bootstrap, topic, 2)) == sorted(f"commit{number}" for number in (0, 1, 2, 5, 6, 7, 8))
@@ -49,7 +51,7 @@ def test_the_tool_lists_describes_and_aborts(bootstrap: str, topic: str, tool_se
     assert producer.flush(30) == 0
     command = ["--bootstrap-server", bootstrap]
     listed = rows(tool_server.run(TOOL, *command, "list"))
-    assert [each["TransactionState"] for each in listed if each["TransactionalId"] == topic] == ["Ongoing"]
+    assert [row["TransactionState"] for row in listed if row["TransactionalId"] == topic] == ["Ongoing"]
     [described] = rows(tool_server.run(TOOL, *command, "describe", "--transactional-id", topic))
     assert (described["ProducerEpoch"], described["TopicPartitions"]) == ("0", f"{topic}-0")
     of_partition = ["--topic", topic, "--partition", "0"]

@@ -1,4 +1,4 @@
-"""Transactions of kafka-python and aiokafka, and the admin requests about them."""
+"""Transactions of kafka-python and aiokafka, and the admin requests for transactions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_kafka_python_commits_offsets_with_its_records(bootstrap: str, topic: st
     values: list[bytes] = []
     while len(values) < 3:
         for records in consumer.poll(500).values():
-            values += [each.value for each in records]
+            values += [record.value for record in records]
     with transactional(bootstrap, topic) as producer:
         producer.begin_transaction()
         for value in values:
@@ -70,17 +70,21 @@ def test_kafka_python_commits_offsets_with_its_records(bootstrap: str, topic: st
     assert committed_offset(bootstrap, topic, topic) == 3
 
 
-def test_kafka_python_sees_what_is_open_and_ends_what_hangs(bootstrap: str, topic: str, python_admin: Any) -> None:
+def test_kafka_python_lists_open_and_aborts_hanging_transactions(bootstrap: str, topic: str, python_admin: Any) -> None:
     create_topic(bootstrap, topic, 1)
     with transactional(bootstrap, topic) as producer:
         producer.begin_transaction()
         producer.send(topic, b"open").get(30)
         described = python_admin.describe_transactions([topic])[topic]
         assert (described.state.value, described.transaction_timeout_ms) == ("Ongoing", TIMEOUT_MS)
-        listed = [each for each in flat(python_admin.list_transactions()) if each.transactional_id == topic]
-        assert [each.producer_id for each in listed] == [described.producer_id]
+        listed = [
+            transaction
+            for transaction in flat(python_admin.list_transactions())
+            if transaction.transactional_id == topic
+        ]
+        assert [row.producer_id for row in listed] == [described.producer_id]
         hanging = python_admin.find_hanging_transactions()
-        assert topic not in [each["transactional_id"] for each in hanging], "it is young"
+        assert topic not in [row["transactional_id"] for row in hanging], "it is young"
         spec = python.AbortTransactionSpec(TopicPartition(topic, 0), described.producer_id, described.producer_epoch)
         python_admin.abort_transaction(spec)
         assert read(bootstrap, topic) == []
@@ -88,7 +92,9 @@ def test_kafka_python_sees_what_is_open_and_ends_what_hangs(bootstrap: str, topi
 
 
 def flat(listed: Any) -> list[Any]:
-    return [each for some in listed.values() for each in some] if isinstance(listed, dict) else list(listed)
+    return (
+        [transaction for some in listed.values() for transaction in some] if isinstance(listed, dict) else list(listed)
+    )
 
 
 @pytest.mark.parametrize("is_commit", [True, False])

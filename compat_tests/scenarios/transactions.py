@@ -1,4 +1,4 @@
-"""What scenarios of transactions share: readers of what is committed, and how much of a topic is there."""
+"""Shared parts of transaction scenarios: transactional producers, and readers for an isolation level."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import confluent_kafka
 
 from compat_tests.scenarios.groups import DEADLINE_S
 
-__all__ = ["PATIENCE_S", "committed_offset", "read", "transactional_producer"]
+__all__ = ["TIMEOUT_S", "committed_offset", "read", "transactional_producer"]
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def transactional_producer(bootstrap: str, transactional_id: str, **options: Any) -> Any:
-    """Of confluent-kafka, ready to begin."""
+    """Returns an initialized transactional producer of confluent-kafka."""
     given = {name.replace("_", "."): value for name, value in options.items()}
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id, **given})
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(TIMEOUT_S)
     return producer
 
 
 def read(bootstrap: str, topic: str, partitions: int = 1, *, level: str = "read_committed") -> list[str]:
-    """Everything up to the end, as a consumer of that isolation level sees it; the partitions one after the other."""
+    """Returns all values that a consumer with the isolation level reads, one partition after the other."""
     consumer: Any = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -58,7 +58,7 @@ def committed_offset(bootstrap: str, group: str, topic: str) -> int:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         asked = [confluent_kafka.TopicPartition(topic, 0)]
-        offset: int = consumer.committed(asked, timeout=PATIENCE_S)[0].offset
+        offset: int = consumer.committed(asked, timeout=TIMEOUT_S)[0].offset
         return offset
     finally:
         consumer.close()

@@ -1,6 +1,6 @@
-"""Apache Kafka 4.1 as the judge: one KRaft node on free ports in a directory of its own, and Kafka's Java tools.
+"""Apache Kafka 4.1 as the reference broker: one KRaft node on free ports in a new directory, and Kafka's Java tools.
 
-Never leaves a process behind, and never touches a Kafka that it did not start.
+Always stops the processes that it started, and never uses other Kafka installations.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from compat_tests.process import free_ports, running, wait_until
 
-__all__ = ["JavaTools", "run_judge"]
+__all__ = ["JavaTools", "run_apache_kafka"]
 
 CLUSTER_ID = "a2Jyb2tlci1qdWRnZS0wMA"
 HEAP = "-Xmx512m"
-# A JVM that lives for seconds spends them on compiling: the first compiler alone starts it fastest.
+# A JVM that runs for seconds spends most of them on compilation: with C1 alone it starts fastest.
 SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 PROPERTIES = """\
@@ -51,12 +51,12 @@ LOG4J = """\
 </Configuration>
 """
 
-# ApiVersions v0, correlation id 1, null client id: any broker that serves answers it.
+# ApiVersions v0, correlation id 1, null client id: every ready broker responds to it.
 API_VERSIONS_V0 = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 
 
 class JavaTools:
-    """Kafka's own command line, run from its jars. A tool that fails raises with what it printed."""
+    """Kafka's command-line tools, run from their jars. A failed tool raises AssertionError with its output."""
 
     def __init__(self, java: str, classpath: str, directory: Path) -> None:
         self._java = java
@@ -65,7 +65,7 @@ class JavaTools:
         self._log4j.write_text(LOG4J.format(level="warn"))
 
     def run(self, main_class: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
-        """What the tool wrote to stdout; its stderr is part of the error if it fails."""
+        """Returns the tool's stdout; if the tool fails, the error has its stdout and stderr."""
         command = self.command(main_class, arguments)
         result = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout_s, check=False)
         output, errors = result.stdout.decode(), result.stderr.decode()
@@ -78,7 +78,7 @@ class JavaTools:
         return [self._java, *options, log4j, "-cp", self._classpath, main_class, *arguments]
 
     def with_classes(self, directory: Path) -> JavaTools:
-        """The same, with classes of our own beside Kafka's."""
+        """Returns the same tools with the classes in `directory` on the class path."""
         return JavaTools(self._java, os.pathsep.join([str(directory), self._classpath]), self._log4j.parent)
 
     def compile(self, sources: Sequence[Path], target: Path) -> None:
@@ -91,12 +91,12 @@ class JavaTools:
         return self.run(tool, "--bootstrap-server", bootstrap, "--topic", topic, *options, stdin=lines)
 
     def console_consumer(self, bootstrap: str, topic: str, *options: str) -> str:
-        """Reads partitions by assignment: give `--partition`, and `--max-messages` so that it ends."""
+        """Reads a topic. Pass `--partition` to read without a group, and `--max-messages` so that the tool ends."""
         tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
         return self.run(tool, "--bootstrap-server", bootstrap, "--topic", topic, *options)
 
     def get_offsets(self, bootstrap: str, topic: str, *, time: int = -1) -> dict[int, int]:
-        """Partition -> offset, as GetOffsetShell sees it: -1 the latest, -2 the earliest, or a timestamp."""
+        """Returns partition -> offset from GetOffsetShell. `time`: -1 latest, -2 earliest, or a timestamp in ms."""
         tool = "org.apache.kafka.tools.GetOffsetShell"
         output = self.run(tool, "--bootstrap-server", bootstrap, "--topic", topic, "--time", str(time))
         rows = [line.rsplit(":", 2) for line in output.splitlines() if line.startswith(f"{topic}:")]
@@ -113,17 +113,17 @@ class JavaTools:
 
 
 @contextmanager
-def run_judge(tools: JavaTools, directory: Path, more_properties: str = "") -> Iterator[str]:
-    """An Apache Kafka that serves; yields its HOST:PORT and stops it by its pid."""
+def run_apache_kafka(tools: JavaTools, directory: Path, more_properties: str = "") -> Iterator[str]:
+    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end."""
     port, controller_port = free_ports(2)
     properties = directory / "server.properties"
     text = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
     properties.write_text(text + more_properties)
     tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
-    log = directory / "judge.log"
+    log = directory / "apache-kafka.log"
     options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")
     with running(tools.command("kafka.Kafka", [str(properties)], options), log) as process:
-        wait_until(lambda: _answers(port), process, log, timeout_s=60, what="Apache Kafka")
+        wait_until(lambda: _answers(port), process, log, timeout_s=60, name="Apache Kafka")
         yield f"127.0.0.1:{port}"
 
 

@@ -1,0 +1,89 @@
+"""A Spark driver is killed with SIGKILL at random moments and resumes from its checkpoints."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compat_tests.scenarios.groups import create_topic, produce_numbers
+
+DEADLINE_S = 120.0
+RECORDS_BETWEEN_KILLS = 70
+PARTITIONS = 2
+
+
+class Driver:
+    """Spark driver in a process group of its own: the Python process and its JVM."""
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        self.log = log
+        command = [sys.executable, "-m", "compat_tests.scenarios.spark_driver", *arguments]
+        with open(log, "wb") as output:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """Kills both processes at once, so that the JVM cannot end its queries."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def wait_for_batches(self, count: int, logs: list[Path]) -> None:
+        """Waits until the checkpoint directories `logs` hold together `count` batches more than now."""
+        target = entries(logs) + count
+        deadline = time.monotonic() + DEADLINE_S
+        while entries(logs) < target:
+            assert self.process.poll() is None, f"the driver ended:\n{self.log.read_text()[-4000:]}"
+            assert time.monotonic() < deadline, f"no new batches:\n{self.log.read_text()[-4000:]}"
+            time.sleep(0.001)
+
+
+def entries(logs: list[Path]) -> int:
+    return sum(1 for log in logs if log.is_dir() for entry in log.iterdir() if entry.name.isdigit())
+
+
+@pytest.mark.slow
+def test_a_killed_driver_loses_nothing_and_writes_each_record_once_into_files(
+    bootstrap: str, topic: str, spark_connector_jars: list[Path], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    pytest.importorskip("pyspark", reason="needs pyspark")
+    kills: int = pytestconfig.getoption("--spark-kills")
+    seed = random.randrange(2**32)
+    print("seed", seed)  # Shown if the test fails.
+    choice = random.Random(seed)
+    for name in (topic, f"{topic}-copy"):
+        create_topic(bootstrap, name, PARTITIONS)
+    queries = [tmp_path / "to-files" / "checkpoint", tmp_path / "to-topic" / "checkpoint"]
+    arguments = [bootstrap, topic, f"{topic}-copy", str(tmp_path), ",".join(map(str, spark_connector_jars))]
+    written = 0
+    for number in range(kills):
+        produce_numbers(bootstrap, topic, range(written, written + RECORDS_BETWEEN_KILLS), PARTITIONS)
+        written += RECORDS_BETWEEN_KILLS
+        driver = Driver([*arguments, "run"], tmp_path / f"driver-{number}.log")
+        try:
+            # A batch writes its offsets before its records, and its commit after them.
+            step = choice.choice(["offsets", "commits"])
+            driver.wait_for_batches(choice.randint(1, 4), [query / step for query in queries])
+        finally:
+            driver.kill()
+        # pytest ends a test that hangs; this one has just made progress, and may be killed many times.
+        faulthandler.dump_traceback_later(2 * DEADLINE_S, exit=True, file=sys.__stderr__ or 2)
+    last = Driver([*arguments, "finish"], tmp_path / "driver-last.log")
+    try:
+        assert last.process.wait(DEADLINE_S) == 0, last.log.read_text()[-4000:]
+    finally:
+        if last.process.poll() is None:
+            last.kill()
+    copies = json.loads((tmp_path / "copies.json").read_text())
+    assert copies["files"] == list(range(written))
+    # Spark's own sink writes at least once: a batch that was killed is written again.
+    assert sorted(set(copies["topic"])) == list(range(written))
