@@ -1,1 +1,1 @@
-"""kbroker side by side with Apache Kafka, in one run: `python -m benchmarks`. A timing never fails anything here."""
+"""Compares kbroker with Apache Kafka in one run: `python -m benchmarks`. Slow results never fail a run."""

@@ -1,5 +1,7 @@
-"""The brokers of a run: started in directories of their own, or running ones named by `HOST:PORT=PID`; and what a
-process cost so far, from /proc. Never stops a broker that it did not start."""
+"""Brokers of a run: started in new directories, or already running and named by `HOST:PORT=PID`.
+
+Also reads CPU time and memory of processes from /proc. Never stops a broker that it did not start.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.connection import Address, Connection
 from benchmarks.frames import init_producer_frame
-from compat_tests.judge import CLUSTER_ID, PROPERTIES, JavaTools
+from compat_tests.apache_kafka import CLUSTER_ID, PROPERTIES, JavaTools
 from compat_tests.process import StartFailed, free_ports, running, wait_until
 from tools.jars import fetch_jars
 
@@ -34,7 +36,7 @@ __all__ = [
 
 STOP_SECONDS = 120.0
 READY = b"kbroker is ready on "
-# What Apache Kafka's own start script gives to the JVM: the judge of the tests is kept small, a rival must not be.
+# JVM options of Apache Kafka's start script. The tests give Apache Kafka less memory; a fair comparison must not.
 STOCK_JVM = (
     "-server",
     "-Xms1G",
@@ -45,7 +47,7 @@ STOCK_JVM = (
     "-XX:+ExplicitGCInvokesConcurrent",
 )
 
-# Groups spread as they do by default, and as kbroker spreads them; a commit waits for nobody's company.
+# As many offsets partitions as by default and as in kbroker; commits do not wait to be batched.
 GROUP_PROPERTIES = """\
 offsets.topic.num.partitions=50
 group.coordinator.append.linger.ms=0
@@ -53,7 +55,7 @@ group.coordinator.append.linger.ms=0
 
 
 class StopFailed(Exception):
-    """kbroker was asked to stop, and crashed or had to be killed."""
+    """kbroker crashed while it stopped, or had to be killed."""
 
 
 class JavaMissing(Exception):
@@ -62,7 +64,7 @@ class JavaMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where a broker serves, and which process it is, if that is known."""
+    """Address of a broker, and its process id, None if unknown."""
 
     address: Address
     pid: int | None
@@ -74,17 +76,20 @@ class Broker:
 
 
 def named_broker(text: str) -> Broker:
-    """`HOST:PORT` or `HOST:PORT=PID`, on loopback: the load is made for no other network."""
-    where, _, pid = text.partition("=")
-    host, _, port = where.rpartition(":")
+    """Parses `HOST:PORT` or `HOST:PORT=PID`. Raises ValueError if HOST is not loopback."""
+    address, _, pid = text.partition("=")
+    host, _, port = address.rpartition(":")
     if host not in ("127.0.0.1", "localhost"):
-        raise ValueError(f"{text}: the load stays on loopback, so HOST is 127.0.0.1 or localhost")
+        raise ValueError(f"{text}: HOST must be 127.0.0.1 or localhost")
     return Broker((host, int(port)), int(pid) if pid else None)
 
 
 @contextmanager
 def running_kbroker(data_dir: Path, *, collector_pauses: Path | None = None) -> Iterator[Broker]:
-    """`kbroker serve` on a free port; on leaving, a clean stop, and the garbage collector's pauses if asked for."""
+    """Runs `kbroker serve` on a free port and stops it cleanly at the end.
+
+    `collector_pauses`: file for the pauses of the garbage collector.
+    """
     module = ["kbroker"] if collector_pauses is None else ["benchmarks.watched_kbroker", str(collector_pauses)]
     command = [sys.executable, "-m", *module, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
     log = data_dir.with_name(data_dir.name + ".log")
@@ -97,7 +102,7 @@ def running_kbroker(data_dir: Path, *, collector_pauses: Path | None = None) -> 
         seconds = time.perf_counter() - start
         if not line.startswith(READY):
             tail = log.read_text(errors="replace")[-2000:]
-            raise StartFailed(f"kbroker said {line.decode()!r} instead of that it is ready:\n{tail}")
+            raise StartFailed(f"kbroker printed {line.decode()!r} instead of its ready line:\n{tail}")
         host, _, port = line.removeprefix(READY).decode().strip().rpartition(":")
         yield Broker((host, int(port)), process.pid, seconds)
     finally:
@@ -105,7 +110,7 @@ def running_kbroker(data_dir: Path, *, collector_pauses: Path | None = None) -> 
         process.stdout.close()
     if process.returncode:
         tail = log.read_text(errors="replace")[-2000:]
-        raise StopFailed(f"kbroker did not stop cleanly but with {process.returncode}:\n{tail}")
+        raise StopFailed(f"kbroker stopped with exit code {process.returncode}:\n{tail}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -119,7 +124,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def java_tools(directory: Path) -> JavaTools:
-    """Apache Kafka 4.1 and its tools, from the jars that the tests use."""
+    """Returns Apache Kafka 4.1 and its tools, from the jars that the tests use. Raises JavaMissing without Java."""
     java = shutil.which("java")
     if java is None:
         raise JavaMissing("java is not on the PATH")
@@ -129,7 +134,7 @@ def java_tools(directory: Path) -> JavaTools:
 
 @contextmanager
 def running_apache_kafka(tools: JavaTools, directory: Path) -> Iterator[Broker]:
-    """One KRaft node set up as the judge of the tests is, with the JVM options of its own start script."""
+    """Runs one KRaft node with the properties of the tests and the JVM options of Kafka's start script."""
     port, controller_port = free_ports(2)
     properties = directory / "server.properties"
     stock = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
@@ -138,7 +143,7 @@ def running_apache_kafka(tools: JavaTools, directory: Path) -> Iterator[Broker]:
     log = directory / "apache-kafka.log"
     start = time.perf_counter()
     with running(tools.command("kafka.Kafka", [str(properties)], STOCK_JVM), log) as process:
-        wait_until(_serves(("127.0.0.1", port)), process, log, timeout_s=60, what="Apache Kafka")
+        wait_until(_serves(("127.0.0.1", port)), process, log, timeout_s=60, name="Apache Kafka")
         yield Broker(("127.0.0.1", port), process.pid, time.perf_counter() - start)
 
 
@@ -155,11 +160,11 @@ def _serves(address: Address) -> Callable[[], bool]:
 
 
 def cpu_seconds(pid: int | None) -> float:
-    """CPU time of a process and its living children; of an unknown process, none."""
+    """Returns the CPU time of a process and its running children; 0 if `pid` is None."""
     ticks = 0
-    for each in _family(pid):
+    for member in _family(pid):
         try:
-            fields = Path(f"/proc/{each}/stat").read_text().rsplit(")", 1)[1].split()
+            fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
         except FileNotFoundError:
             continue
         ticks += int(fields[11]) + int(fields[12])
@@ -168,8 +173,8 @@ def cpu_seconds(pid: int | None) -> float:
 
 def resident_mb(pid: int | None) -> float:
     kilobytes = 0
-    for each in _family(pid):
-        for line in Path(f"/proc/{each}/status").read_text().splitlines():
+    for member in _family(pid):
+        for line in Path(f"/proc/{member}/status").read_text().splitlines():
             if line.startswith("VmRSS"):
                 kilobytes += int(line.split()[1])
     return kilobytes / 1024
@@ -182,4 +187,4 @@ def _family(pid: int | None) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except FileNotFoundError:
         children = []
-    return [pid, *(each for child in children for each in _family(int(child)))]
+    return [pid, *(descendant for child in children for descendant in _family(int(child)))]

@@ -1,4 +1,4 @@
-"""The ratios as an SVG for the README: one bar for each row, a line where Apache Kafka stands. Plain text, no library.
+"""SVG chart of the ratios for the README: one bar for each row, and a line at Apache Kafka's speed. Uses no library.
 
 Readable on light and on dark pages: the background is the page's, the colours follow `prefers-color-scheme`.
 """
@@ -39,7 +39,7 @@ STYLE = """
 
 
 def draw(rows: Sequence[Comparison]) -> str:
-    """Rows without a ratio are left out."""
+    """Returns the SVG text. Rows without a ratio are left out."""
     ratios = [(row.name, row.ratio) for row in rows if row.ratio is not None]
     largest = max([1.0, *(ratio for _, ratio in ratios)])
     scale = (WIDTH - NAMES_WIDTH - VALUE_WIDTH) / largest
@@ -73,5 +73,5 @@ def _bar(name: str, ratio: float, top: float, length: float) -> list[str]:
 
 
 def _shown(ratio: float) -> str:
-    """Near one the second digit tells who is faster."""
+    """Formats a ratio, with two digits below 2, where one digit could hide which broker is faster."""
     return f"{ratio:.2f}" if ratio < 2 else f"{ratio:.1f}"

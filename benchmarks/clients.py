@@ -1,4 +1,4 @@
-"""Kafka's own ProducerPerformance and ConsumerPerformance against both: what stock Java clients with defaults get."""
+"""Kafka's own ProducerPerformance and ConsumerPerformance against both brokers: throughput of stock Java clients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from benchmarks.results import Comparison, Results
 from benchmarks.rounds import run_in_turn
 from benchmarks.topics import Topic, WrongAnswer, create_topic, log_end_offsets
 from benchmarks.wire import make_payload
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 
-__all__ = ["parse_consumed", "parse_summary", "run_clients"]
+__all__ = ["consume_with_java", "parse_consumed", "parse_summary", "run_clients"]
 
 TOOL = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER_TOOL = "org.apache.kafka.tools.ConsumerPerformance"
@@ -29,7 +29,7 @@ ROWS = (  # name, records, bytes of a record
 )
 CONSUMER_ROW = ("ConsumerPerformance, 100 B records", 5_000_000, 100)
 CONSUMED_FIELDS = 10
-STORED_COUNT = 150  # records of 100 bytes in a batch: what the default of 16 KB holds
+STORED_COUNT = 150  # records of 100 bytes that fill a batch of the default size, 16 KB
 QUICK_DIVISOR = 20
 SUMMARY = re.compile(
     r"^(?P<records>\d+) records sent, (?P<rate>[\d.]+) records/sec .*?"
@@ -49,8 +49,8 @@ def run_clients(
             results.comparisons.append(_compare(name, works, rounds))
     name, records, size = CONSUMER_ROW
     if only in name:
-        readers = [_Stored(tools, broker, records // divisor, size) for broker in brokers]
-        results.comparisons.append(_compare(name, [each.consume for each in readers], rounds))
+        readers = [_StoredTopic(tools, broker, records // divisor, size) for broker in brokers]
+        results.comparisons.append(_compare(name, [reader.consume for reader in readers], rounds))
 
 
 def _compare(name: str, works: Sequence[Callable[[], Figures]], rounds: int) -> Comparison:
@@ -59,8 +59,8 @@ def _compare(name: str, works: Sequence[Callable[[], Figures]], rounds: int) -> 
     return Comparison(name, "msg/s", subject, rival, failure=failure)
 
 
-class _Stored:
-    """A topic to read, filled when it is first read; each reader is a new JVM and a new group."""
+class _StoredTopic:
+    """Topic to read, filled before its first use. Each read starts a new JVM and a new group."""
 
     def __init__(self, tools: JavaTools, broker: Broker, records: int, size: int) -> None:
         self._tools, self._broker, self._size = tools, broker, size
@@ -72,15 +72,19 @@ class _Stored:
             self._topic = create_topic(self._broker.address, b"bench-client-" + os.urandom(4).hex().encode())
             payload = make_payload(STORED_COUNT, self._size)
             produce(self._broker, self._topic, payload, requests=self._requests, in_flight=5)
-        records = self._topic.ends[0]
-        arguments = ["--topic", self._topic.name.decode(), "--messages", str(records)]
-        arguments += ["--bootstrap-server", self._broker.bootstrap]
-        output, cpu = _run(self._tools, self._broker, CONSUMER_TOOL, arguments)
-        return parse_consumed(output, records=records, size=self._size, cpu_seconds=cpu)
+        return consume_with_java(self._tools, self._broker, self._topic, self._size)
+
+
+def consume_with_java(tools: JavaTools, broker: Broker, topic: Topic, size: int) -> Figures:
+    """Reads the topic, with records of `size` bytes, by ConsumerPerformance in a new JVM and a new group."""
+    records = sum(topic.ends)
+    arguments = ["--topic", topic.name.decode(), "--messages", str(records), "--bootstrap-server", broker.bootstrap]
+    output, cpu = _run(tools, broker, CONSUMER_TOOL, arguments)
+    return parse_consumed(output, records=records, size=size, cpu_seconds=cpu)
 
 
 def _produce(tools: JavaTools, broker: Broker, records: int, size: int) -> Figures:
-    """A new JVM each time; it is the same for both brokers. CPU counts for a record here."""
+    """Runs ProducerPerformance in a new JVM. `cpu_us_request` of the result is CPU time for each record."""
     topic = create_topic(broker.address, b"bench-client-" + os.urandom(4).hex().encode())
     arguments = ["--topic", topic.name.decode(), "--num-records", str(records), "--record-size", str(size)]
     arguments += ["--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.bootstrap}"]
@@ -90,7 +94,7 @@ def _produce(tools: JavaTools, broker: Broker, records: int, size: int) -> Figur
 
 
 def _run(tools: JavaTools, broker: Broker, tool: str, arguments: Sequence[str]) -> tuple[str, float]:
-    """What it printed, and the CPU time that the broker spent meanwhile."""
+    """Returns the tool's output and the CPU seconds that the broker used during the run."""
     cpu = cpu_seconds(broker.pid)
     command = tools.command(tool, arguments, JVM)
     result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
@@ -103,11 +107,11 @@ def _run(tools: JavaTools, broker: Broker, tool: str, arguments: Sequence[str]) 
 def _check_end(broker: Broker, topic: Topic, records: int) -> None:
     ends = log_end_offsets(broker.address, topic)
     if ends != [records]:
-        raise WrongAnswer(f"{topic.name.decode()} ends at {ends[0]} after {records} records")
+        raise WrongAnswer(f"Log end offset of {topic.name.decode()} is {ends[0]} after {records} records")
 
 
 def parse_summary(output: str, *, size: int, cpu_seconds: float) -> Figures:
-    """The last line that the tool prints: the one over all records."""
+    """Parses the last line of ProducerPerformance, the summary of all records."""
     matches = list(SUMMARY.finditer(output))
     if not matches:
         raise WrongAnswer(f"{TOOL} printed no summary:\n{output[-2000:]}")
@@ -124,8 +128,8 @@ def parse_summary(output: str, *, size: int, cpu_seconds: float) -> Figures:
 
 
 def parse_consumed(output: str, *, records: int, size: int, cpu_seconds: float) -> Figures:
-    """The last line, under the heading: over the whole time, with the joining of its group."""
-    fields = [each.strip() for each in output.strip().splitlines()[-1].split(",")] if output.strip() else []
+    """Parses the last line of ConsumerPerformance. Its rate includes the time to join the group."""
+    fields = [field.strip() for field in output.strip().splitlines()[-1].split(",")] if output.strip() else []
     if len(fields) != CONSUMED_FIELDS or not fields[4].isdigit():
         raise WrongAnswer(f"{CONSUMER_TOOL} printed no summary:\n{output[-2000:]}")
     if int(fields[4]) != records:

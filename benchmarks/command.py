@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: which brokers, which rows, and where the results go."""
+"""Command line of the benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks import chart, protocol_codecs
+from benchmarks import chart, protocol_codecs, spark
 from benchmarks.broker_process import (
     Broker,
     JavaMissing,
@@ -23,33 +23,34 @@ from benchmarks.broker_process import (
 from benchmarks.clients import run_clients
 from benchmarks.groups import run_groups, run_loading
 from benchmarks.results import Measure, Results, to_json
-from benchmarks.rounds import failure_of, say
+from benchmarks.rounds import failure_of, log_progress
 from benchmarks.scale import run_scale
 from benchmarks.table import comparison_table, measure_table
 from benchmarks.wire import run_wire
-from compat_tests.judge import JavaTools
+from compat_tests.apache_kafka import JavaTools
 from tools.jars import FetchFailed, MavenMissing
 
 __all__ = ["main"]
 
-SECTIONS = ("wire", "groups", "clients", "scale", "protocol")
+SECTIONS = ("wire", "groups", "clients", "spark", "scale", "protocol")
+SIDE_BY_SIDE = {"wire", "groups", "clients", "spark"}
 README_CHART = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.svg"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 whatever the timings are; 1 when a broker gave a wrong answer or none."""
+    """Returns the exit code: 0 regardless of the timings, 1 if a broker failed or responded wrongly."""
     options = parse(arguments)
     results = Results()
     start = time.monotonic()
-    if {"wire", "groups", "clients"} & set(options.sections):
+    if SIDE_BY_SIDE & set(options.sections):
         failure = failure_of(partial(run_side_by_side, options, results))
         if failure is not None:
-            results.measures.append(Measure("both brokers serve", None, "", failure=failure))
+            results.measures.append(Measure("start of both brokers", None, "", failure=failure))
     if "groups" in options.sections:
         run_loading(results, only=options.rows, quick=options.quick)
     if "scale" in options.sections:
         run_scale(results, only=options.rows, rounds=options.rounds, quick=options.quick)
-    say(f"measured for {time.monotonic() - start:,.0f} s")
+    log_progress(f"Finished in {time.monotonic() - start:,.0f} s")
     report(options, results)
     if "protocol" in options.sections and not options.rows:
         print()
@@ -58,28 +59,42 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="kbroker side by side with Apache Kafka")
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)}; all if none is named")
-    parser.add_argument("--rows", default="", metavar="SUBSTRING", help="only rows whose name contains this")
-    parser.add_argument("--rounds", type=int, help="how often each row is measured (3); the median counts")
-    parser.add_argument("--quick", action="store_true", help="to try it out: the figures count for nothing")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare kbroker with Apache Kafka.")
     parser.add_argument(
-        "--subject", type=named_broker, metavar="HOST:PORT=PID", help="a broker that runs, not a new one"
+        "sections", nargs="*", metavar="SECTION", help=f"section to run: {', '.join(SECTIONS)} (default: all)"
     )
-    parser.add_argument("--against", type=named_broker, metavar="HOST:PORT=PID", help="its rival that runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures for a program")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="the ratios as a picture")
+    parser.add_argument("--rows", default="", metavar="SUBSTRING", help="run only rows whose name contains SUBSTRING")
+    parser.add_argument("--rounds", type=int, help="rounds for each row; the median is reported (default: 3)")
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=spark.RECORDS,
+        help="records in each topic of the spark section (default: %(default)s)",
+    )
+    parser.add_argument("--quick", action="store_true", help="short trial run; its figures are not meaningful")
+    parser.add_argument(
+        "--subject", type=named_broker, metavar="HOST:PORT=PID", help="use this running broker instead of a new kbroker"
+    )
+    parser.add_argument(
+        "--against", type=named_broker, metavar="HOST:PORT=PID", help="compare with this running broker"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE as JSON")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a chart of the ratios to FILE")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.sections) - set(SECTIONS))
     if unknown:
-        parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
+        parser.error(f"unknown section {', '.join(unknown)}; sections are {', '.join(SECTIONS)}")
     options.sections = options.sections or list(SECTIONS)
     if options.rounds is None:
         options.rounds = 1 if options.quick else 3
     elif options.rounds < 1:
-        parser.error("--rounds is at least 1")
-    whole = "wire" in options.sections and not (options.rows or options.quick or options.subject or options.against)
-    if options.svg is None and whole:
+        parser.error("--rounds must be at least 1")
+    if options.records < 1:
+        parser.error("--records must be at least 1")
+    is_complete = "wire" in options.sections and not (
+        options.rows or options.quick or options.subject or options.against
+    )
+    if options.svg is None and is_complete:
         options.svg = README_CHART
     return options
 
@@ -94,35 +109,37 @@ def _run_side_by_side(options: argparse.Namespace, results: Results, stack: Exit
     tools = find_java_tools(directory)
     rival: Broker | None = options.against
     if rival is None and tools is not None:
-        say("starting Apache Kafka 4.1 …")
+        log_progress("Starting Apache Kafka 4.1 …")
         rival = stack.enter_context(running_apache_kafka(tools, directory))
     subject: Broker = options.subject or stack.enter_context(running_kbroker(directory / "kbroker"))
-    how = {"only": options.rows, "rounds": options.rounds, "quick": options.quick}
+    selection = {"only": options.rows, "rounds": options.rounds, "quick": options.quick}
     if "wire" in options.sections:
-        run_wire(subject, rival, results, **how)
+        run_wire(subject, rival, results, **selection)
     if "groups" in options.sections:
-        run_groups(subject, rival, results, **how)
+        run_groups(subject, rival, results, **selection)
     if "clients" in options.sections and tools is not None:
-        run_clients(tools, subject, rival, results, **how)
+        run_clients(tools, subject, rival, results, **selection)
+    if "spark" in options.sections and tools is not None and rival is not None:
+        spark.run_spark(tools, subject, rival, directory, results, **selection, records=options.records)
 
 
 def find_java_tools(directory: Path) -> JavaTools | None:
     try:
         return java_tools(directory)
     except (JavaMissing, MavenMissing, FetchFailed) as problem:
-        say(f"no Apache Kafka beside it, so no ratios: {problem}")
+        log_progress(f"Cannot run Apache Kafka, so there are no ratios: {problem}")
         return None
 
 
 def report(options: argparse.Namespace, results: Results) -> None:
     if options.quick:
-        print("A quick run: it shows that the rows work; its figures count for nothing.\n")
+        print("Quick run: the figures are not meaningful.\n")
     if results.comparisons:
         print(comparison_table(results.comparisons))
     if results.measures:
         print("\n" + measure_table(results.measures))
-    for each in results.failures:
-        print(f"\n{each.failure}", file=sys.stderr)
+    for result in results.failures:
+        print(f"\n{result.failure}", file=sys.stderr)
     if options.json is not None:
         options.json.write_text(to_json(results))
     if options.svg is not None and any(row.ratio is not None for row in results.comparisons):

@@ -1,4 +1,4 @@
-"""One raw socket to a broker: frames out, answers in, as few calls of the system as the load allows."""
+"""Blocking socket to a broker: sends frames, receives responses, with few system calls."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from types import TracebackType
 
 from benchmarks.encoding import Buffer
 
-__all__ = ["Address", "Connection", "ask"]
+__all__ = ["Address", "Connection", "call"]
 
 Address = tuple[str, int]
 
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 FIRST_BUFFER_SIZE = 1 << 16
 
 
 class Connection:
-    """Blocking. What arrived beyond the answer at hand is kept, so that an answer that is there costs no call."""
+    """Blocking connection. Bytes received after a response are kept, so that the next one may need no system call."""
 
     def __init__(self, address: Address) -> None:
         self._socket = socket.create_connection(address, 10)
-        # The kernel's timeouts: Python's own would put a poll before every send and every receive.
+        # Timeouts of the kernel: with Python's timeouts, each send and receive would begin with a poll.
         self._socket.settimeout(None)
-        patience = struct.pack("ll", PATIENCE_SECONDS, 0)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        timeout = struct.pack("ll", TIMEOUT_SECONDS, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send = self._socket.sendall
         self._view = memoryview(bytearray(FIRST_BUFFER_SIZE))
@@ -47,7 +47,7 @@ class Connection:
         return self._socket.fileno()
 
     def answer(self) -> memoryview:
-        """The next answer without its length; waits for it. Valid until the next call."""
+        """Waits for the next response and returns it without its length. The view is valid until the next call."""
         while True:
             start = self._start
             available = self._end - start
@@ -58,7 +58,7 @@ class Connection:
             self._receive(wanted)
 
     def has_answer(self) -> bool:
-        """True when a whole answer was received already."""
+        """Whether a complete response has been received already."""
         start = self._start
         available = self._end - start
         return available >= 4 and available >= 4 + int.from_bytes(self._view[start : start + 4], "big")
@@ -67,16 +67,16 @@ class Connection:
         if self._start == self._end:
             self._start = self._end = 0
         if self._start + wanted > len(self._view):
-            self._make_room(wanted)
+            self._compact(wanted)
         try:
             size = self._socket.recv_into(self._view[self._end :])
         except BlockingIOError:
-            raise TimeoutError(f"no answer within {PATIENCE_SECONDS} s") from None
+            raise TimeoutError(f"no response within {TIMEOUT_SECONDS} s") from None
         if not size:
             raise EOFError("the broker closed the connection")
         self._end += size
 
-    def _make_room(self, wanted: int) -> None:
+    def _compact(self, wanted: int) -> None:
         rest = bytes(self._view[self._start : self._end])
         if wanted > len(self._view):
             self._view = memoryview(bytearray(wanted))
@@ -84,8 +84,8 @@ class Connection:
         self._start, self._end = 0, len(rest)
 
 
-def ask(address: Address, frame: Buffer) -> bytes:
-    """One question on a connection of its own."""
+def call(address: Address, frame: Buffer) -> bytes:
+    """Sends one request on a new connection and returns its response."""
     with Connection(address) as connection:
         connection.send(frame)
         return bytes(connection.answer())

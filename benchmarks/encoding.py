@@ -1,4 +1,4 @@
-"""The pieces that requests are made of, as bytes: frames with their header, strings, varints. See frames.py for why."""
+"""Encoding of frames with their header, strings and varints. `frames.py` says why kbroker's codecs are not used."""
 
 from __future__ import annotations
 

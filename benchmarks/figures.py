@@ -1,4 +1,4 @@
-"""What one run of a load showed, and the median of several."""
+"""Figures of one run of a load, and the median of several runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Figures:
 
     @property
     def seconds(self) -> float:
-        """Of one request: for rows that are one long piece of work."""
+        """Returns the time of one request, for rows that are a single long request."""
         return 1 / self.requests_s
 
 
@@ -43,8 +43,8 @@ def percentile_ms(latencies: Sequence[float], share: float) -> float:
 
 
 def median_figures(rounds: Sequence[Figures]) -> Figures:
-    """Field by field, without the first round: that one warmed the broker."""
+    """Returns the median of each field, without the first round, which warms the broker."""
     counted = rounds[1:] or rounds
     return Figures(
-        **{each.name: statistics.median(getattr(run, each.name) for run in counted) for each in fields(Figures)}
+        **{field.name: statistics.median(getattr(run, field.name) for run in counted) for field in fields(Figures)}
     )

@@ -1,6 +1,6 @@
-"""Requests as bytes, built before the clock starts, and the few fields of the answers that are checked.
+"""Requests as bytes, built before the measurement, and readers for the checked fields of responses.
 
-Written by hand and not with kbroker's codecs: the load must cost little, and must not share a mistake with its subject.
+Written by hand, without kbroker's codecs: the load must be cheap and must not share a mistake with the broker.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ NO_PRODUCER = ProducerId(-1, -1)
 
 
 def make_records(count: int, size: int) -> bytes:
-    """Records without keys and headers, with random values that no compression and no cache can shorten."""
+    """Returns encoded records without keys and headers; random values, so that they cannot be compressed."""
     records = bytearray()
     for index in range(count):
         body = b"\0" + varint(0) + varint(index) + varint(-1) + varint(size) + os.urandom(size) + varint(0)
@@ -85,7 +85,7 @@ def record_batch(
 
 
 def produce_frame(*, version: int, topic: bytes, batch: bytes, acks: int) -> tuple[bytearray, int]:
-    """Produce of one batch to partition 0, and where in the frame the partition stands."""
+    """Returns a Produce request of one batch to partition 0, and the partition's position in the frame."""
     if version < FIRST_FLEXIBLE_PRODUCE:
         head = struct.pack(">hhii", -1, acks, TIMEOUT_MS, 1) + string(topic) + struct.pack(">i", 1)
         length, tail = struct.pack(">i", len(batch)), b""
@@ -104,7 +104,7 @@ def read_produce_answer(version: int, answer: Buffer, topic: bytes) -> ProduceAn
 
 
 def fetch_frame(*, version: int, topic: bytes, max_bytes: int) -> tuple[bytearray, int]:
-    """Fetch of partition 0, without a session, and where in the frame the fetch offset stands."""
+    """Returns a Fetch request of partition 0 without a session, and the fetch offset's position in the frame."""
     if version < FIRST_FLEXIBLE_FETCH:
         body = struct.pack(">iiiibi", -1, 100, 1, max_bytes, 0, 1) + string(topic) + struct.pack(">ii", 1, 0)
         tail = struct.pack(">i", max_bytes)
@@ -128,27 +128,30 @@ def read_fetch_answer(version: int, answer: Buffer, topic: bytes) -> FetchAnswer
     code = struct.unpack_from(">h", answer, position)[0]
     aborted, position = read_uvarint(answer, position + 2 + 8 + 8 + 8)
     if aborted > 1:
-        raise ValueError("a transaction was aborted, and no transaction was written")
+        raise ValueError("the response has an aborted transaction, but none was written")
     size, position = read_uvarint(answer, position + 4)
     return FetchAnswer(correlation_id, code, position, size - 1)
 
 
 def next_offset_after(answer: Buffer, position: int, end: int, offset: int) -> tuple[int, int]:
-    """Walks the whole batches, which must begin at `offset` and leave no gap: the next offset, and where they end."""
+    """Walks the complete batches and returns the next offset and the position of their end.
+
+    Raises ValueError if the batches do not begin at `offset` or leave a gap.
+    """
     unpack = BATCH_HEAD.unpack_from
     while position + BATCH_HEADER_SIZE <= end:
         base, length, last_delta = unpack(answer, position)
         if position + 12 + length > end:
             break
         if base != offset:
-            raise ValueError(f"a batch begins at {base}, and {offset} was due")
+            raise ValueError(f"a batch has base offset {base}, expected {offset}")
         offset = base + last_delta + 1
         position += 12 + length
     return offset, position
 
 
 def batch_is_whole(answer: Buffer, position: int) -> bool:
-    """True when the batch at this position carries the CRC of its bytes."""
+    """Whether the batch at this position is complete and has the right CRC."""
     length: int = struct.unpack_from(">i", answer, position + 8)[0]
     batch = bytes(answer[position : position + 12 + length])
     return len(batch) == 12 + length and struct.unpack_from(">I", batch, 17)[0] == crc32c(batch[21:])
@@ -160,7 +163,7 @@ def create_topic_frame(topic: bytes, partitions: int) -> bytearray:
 
 
 def read_create_topic_answer(answer: Buffer, topic: bytes) -> int:
-    """The error code."""
+    """Returns the error code."""
     code: int = struct.unpack_from(">h", answer, 4 + 4 + 4 + 2 + len(topic))[0]
     return code
 
@@ -170,19 +173,19 @@ def init_producer_frame() -> bytearray:
 
 
 def read_init_producer_answer(answer: Buffer) -> tuple[int, ProducerId]:
-    """The error code, and who one is from now on."""
+    """Returns the error code and the producer id."""
     code, producer_id, epoch = struct.unpack_from(">hqh", answer, 8)
     return code, ProducerId(producer_id, epoch)
 
 
 def list_offsets_frame(topic: bytes, partitions: int) -> bytearray:
-    """The latest offsets of a whole topic."""
+    """Returns a request for the latest offsets of all partitions."""
     body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">i", partitions)
-    return frame(LIST_OFFSETS, 1, body + b"".join(struct.pack(">iq", each, LATEST) for each in range(partitions)))
+    return frame(LIST_OFFSETS, 1, body + b"".join(struct.pack(">iq", index, LATEST) for index in range(partitions)))
 
 
 def read_list_offsets_answer(answer: Buffer, topic: bytes) -> tuple[set[int], dict[int, int]]:
-    """The error codes that occur, and partition -> offset."""
+    """Returns the distinct error codes, and partition -> offset."""
     position = 4 + 4 + 2 + len(topic)
     count: int = struct.unpack_from(">i", answer, position)[0]
     rows = [struct.unpack_from(">ihqq", answer, position + 4 + 22 * index) for index in range(count)]

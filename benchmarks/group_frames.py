@@ -1,4 +1,4 @@
-"""Requests of consumer groups as bytes, and what the load needs of their answers. By hand, as frames.py, and why."""
+"""Requests of consumer groups as bytes, and readers for the checked fields of their responses; see `frames.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.encoding import Buffer, compact, frame, read_uvarint, string, uv
 
 __all__ = [
     "CONSUMER_GROUP_HEARTBEAT",
-    "Beat",
+    "ConsumerHeartbeat",
     "Joined",
     "api_versions_frame",
     "commit_frame",
@@ -46,14 +46,14 @@ class Joined(NamedTuple):
     generation: int
     member_id: bytes
     member_ids: Sequence[bytes]
-    """Of all members, for the leader alone."""
+    """Ids of all members; empty for members other than the leader."""
 
 
-class Beat(NamedTuple):
+class ConsumerHeartbeat(NamedTuple):
     error_code: int
     member_epoch: int
     assignment: Mapping[bytes, Sequence[int]] | None
-    """Topic id -> partitions; None for no news."""
+    """Topic id -> partitions; None if unchanged."""
 
 
 def api_versions_frame() -> bytearray:
@@ -61,7 +61,7 @@ def api_versions_frame() -> bytearray:
 
 
 def read_api_versions_answer(answer: Buffer) -> dict[int, tuple[int, int]]:
-    """API key -> its lowest and highest version."""
+    """Returns API key -> lowest and highest version."""
     count: int = unpack_int(answer, 6)[0]
     rows = [struct.unpack_from(">hhh", answer, 10 + 6 * index) for index in range(count)]
     return {key: (low, high) for key, low, high in rows}
@@ -76,7 +76,7 @@ def read_find_coordinator_answer(answer: Buffer) -> int:
 
 
 def join_frame(group: bytes, member_id: bytes, topic: bytes) -> bytearray:
-    """v5, with one protocol, the subscription of a consumer to one topic."""
+    """Returns JoinGroup v5 with one protocol, for a consumer that subscribes to one topic."""
     subscription = struct.pack(">hi", 0, 1) + string(topic) + struct.pack(">i", -1)
     body = string(group) + struct.pack(">ii", SESSION_TIMEOUT_MS, SESSION_TIMEOUT_MS) + string(member_id) + NULL
     body += string(b"consumer") + struct.pack(">i", 1) + string(b"range") + _bytes(subscription)
@@ -92,26 +92,26 @@ def read_join_answer(answer: Buffer) -> Joined:
     position += 4
     member_ids = []
     for _ in range(count):
-        each, position = _read_string(answer, position)
+        listed_id, position = _read_string(answer, position)
         _, position = _read_string(answer, position)
         position += 4 + unpack_int(answer, position)[0]
-        member_ids.append(each)
+        member_ids.append(listed_id)
     return Joined(code, generation, member_id, member_ids)
 
 
 def sync_frame(
     group: bytes, generation: int, member_id: bytes, assignments: Mapping[bytes, Sequence[int]], topic: bytes
 ) -> bytearray:
-    """v3; the leader's has the assignments of all, the others' has none."""
+    """Returns SyncGroup v3. Only the leader sends assignments, for all members."""
     body = _member(group, generation, member_id) + struct.pack(">i", len(assignments))
-    for each, partitions in assignments.items():
+    for assignee, partitions in assignments.items():
         assigned = struct.pack(">hi", 0, 1) + string(topic) + _ints(partitions) + struct.pack(">i", -1)
-        body += string(each) + _bytes(assigned)
+        body += string(assignee) + _bytes(assigned)
     return frame(SYNC_GROUP, 3, body)
 
 
 def read_sync_answer(answer: Buffer) -> tuple[int, int]:
-    """The error code, and how many bytes the assignment has."""
+    """Returns the error code and the size of the assignment in bytes."""
     code, size = struct.unpack_from(">hi", answer, 8)
     return code, size
 
@@ -121,7 +121,7 @@ def heartbeat_frame(group: bytes, generation: int, member_id: bytes) -> bytearra
 
 
 def read_error_after_throttle(answer: Buffer) -> int:
-    """Of Heartbeat and ListGroups."""
+    """Returns the error code of a Heartbeat or ListGroups response."""
     return _short(answer, 8)
 
 
@@ -138,27 +138,27 @@ def commit_frame(
     generation: int = NO_GENERATION,
     member_id: bytes = NO_MEMBER,
 ) -> bytearray:
-    """v7. In a commit of one partition its number stands 18 bytes before the end, its offset behind it."""
+    """Returns OffsetCommit v7. With one partition, its index is 18 bytes before the end, followed by its offset."""
     rows = [struct.pack(">iqih", partition, offset, -1, 0) for partition in partitions]
     body = _member(group, generation, member_id) + struct.pack(">i", 1) + string(topic)
     return frame(OFFSET_COMMIT, 7, body + struct.pack(">i", len(rows)) + b"".join(rows))
 
 
 def read_commit_answer(answer: Buffer, topic: bytes) -> set[int]:
-    """The error codes that occur."""
+    """Returns the distinct error codes."""
     position = 4 + 4 + 4 + 2 + len(topic)
     count: int = unpack_int(answer, position)[0]
     return {_short(answer, position + 8 + 6 * index) for index in range(count)}
 
 
 def fetch_offsets_frame(group: bytes, topic: bytes | None = None, partitions: Sequence[int] = ()) -> bytearray:
-    """Without a topic: of all topics."""
-    asked = struct.pack(">i", -1) if topic is None else struct.pack(">i", 1) + string(topic) + _ints(partitions)
-    return frame(OFFSET_FETCH, 5, string(group) + asked)
+    """Returns OffsetFetch v5 for one topic, or for all topics if `topic` is None."""
+    topics = struct.pack(">i", -1) if topic is None else struct.pack(">i", 1) + string(topic) + _ints(partitions)
+    return frame(OFFSET_FETCH, 5, string(group) + topics)
 
 
 def read_fetch_offsets_answer(answer: Buffer, topic: bytes) -> tuple[int, dict[int, int]]:
-    """The error code, and partition -> committed offset, -1 for none."""
+    """Returns the error code, and partition -> committed offset; -1 if none is committed."""
     position = 4 + 4 + 4
     offsets: dict[int, int] = {}
     if unpack_int(answer, 8)[0]:
@@ -176,7 +176,7 @@ def read_fetch_offsets_answer(answer: Buffer, topic: bytes) -> tuple[int, dict[i
 def consumer_heartbeat_frame(
     group: bytes, member_id: bytes, epoch: int, *, topic: bytes, owned: Mapping[bytes, Sequence[int]]
 ) -> bytearray:
-    """v1, always with everything that a member may say."""
+    """Returns ConsumerGroupHeartbeat v1 with all fields set, also the unchanged ones."""
     body = compact(group) + compact(member_id) + struct.pack(">i", epoch) + b"\0\0"
     body += struct.pack(">i", SESSION_TIMEOUT_MS) + b"\2" + compact(topic) + b"\0\0" + uvarint(len(owned) + 1)
     for topic_id, partitions in owned.items():
@@ -185,12 +185,12 @@ def consumer_heartbeat_frame(
     return frame(CONSUMER_GROUP_HEARTBEAT, 1, body + b"\0", flexible=True)
 
 
-def read_consumer_heartbeat_answer(answer: Buffer) -> Beat:
+def read_consumer_heartbeat_answer(answer: Buffer) -> ConsumerHeartbeat:
     code = _short(answer, 9)
     position = _skip_compact(answer, _skip_compact(answer, 11))
     epoch, _, presence = struct.unpack_from(">iib", answer, position)
     if presence < 0:
-        return Beat(code, epoch, None)
+        return ConsumerHeartbeat(code, epoch, None)
     assignment: dict[bytes, Sequence[int]] = {}
     topics, position = read_uvarint(answer, position + 9)
     for _ in range(topics - 1):
@@ -198,7 +198,7 @@ def read_consumer_heartbeat_answer(answer: Buffer) -> Beat:
         size, position = read_uvarint(answer, position + 16)
         assignment[topic_id] = struct.unpack_from(f">{size - 1}i", answer, position)
         position += 4 * (size - 1) + 1
-    return Beat(code, epoch, assignment)
+    return ConsumerHeartbeat(code, epoch, assignment)
 
 
 def _member(group: bytes, generation: int, member_id: bytes) -> bytes:
@@ -219,7 +219,7 @@ def _short(answer: Buffer, position: int) -> int:
 
 
 def _read_string(answer: Buffer, position: int) -> tuple[bytes, int]:
-    """An absent one is empty."""
+    """Returns a string and the position after it; null is read as empty."""
     end = position + 2 + max(_short(answer, position), 0)
     return bytes(answer[position + 2 : end]), end
 

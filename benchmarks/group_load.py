@@ -1,6 +1,6 @@
-"""The loads of consumer groups: members that settle in either protocol, heartbeats, commits, a million offsets.
+"""Loads of consumer groups: members that join with either protocol, heartbeats, commits, a million offsets.
 
-Members are wire-level: a state, a socket and a timer for the next heartbeat. As in load.py every answer is checked.
+Members are state machines on sockets, with a timer for the next heartbeat. As in load.py, every response is checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from benchmarks.broker_process import Broker, cpu_seconds
-from benchmarks.connection import Address, Connection, ask
+from benchmarks.connection import Address, Connection, call
 from benchmarks.encoding import CORRELATION_AT, Buffer
 from benchmarks.figures import Figures, figures_of
 from benchmarks.group_frames import (
@@ -38,7 +38,7 @@ from benchmarks.group_frames import (
     read_sync_answer,
     sync_frame,
 )
-from benchmarks.topics import Topic, WrongAnswer, wait_or_refuse
+from benchmarks.topics import Topic, WrongAnswer, wait_or_raise
 
 __all__ = [
     "ClassicMembers",
@@ -54,12 +54,12 @@ __all__ = [
     "settle",
 ]
 
-# Real clients beat every three seconds (classic) or five: the wait would hide what the broker takes.
-BEAT_SECONDS = 0.1
-ANSWER_SECONDS = 60.0
-PATIENCE_SECONDS = 60.0
+# Clients send heartbeats every three (classic) or five seconds; that wait would hide the broker's time.
+HEARTBEAT_SECONDS = 0.1
+RESPONSE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS = 79, 27
-FIRST_CLIENT_MADE_ID = 1
+CLIENT_MADE_ID_SINCE = 1
 
 pack_int = struct.Struct(">i").pack_into
 pack_long = struct.Struct(">q").pack_into
@@ -67,16 +67,16 @@ unpack_int = struct.Struct(">i").unpack_from
 
 
 class Members(Protocol):
-    """All members of one group, as `settle` drives them; each is known by its number."""
+    """All members of one group, driven by `settle`; a member is identified by its index."""
 
     def first(self, index: int) -> Buffer: ...
 
     def due(self, index: int) -> Buffer:
-        """The heartbeat of a member whose time has come."""
+        """Returns the member's next heartbeat."""
         ...
 
-    def take(self, index: int, answer: Buffer) -> Buffer | None:
-        """What the member says next; None to wait for its next heartbeat."""
+    def receive(self, index: int, answer: Buffer) -> Buffer | None:
+        """Handles a response; returns the member's next request, None to wait for its next heartbeat."""
         ...
 
     @property
@@ -84,13 +84,13 @@ class Members(Protocol):
 
 
 class ClassicMembers:
-    """JoinGroup, SyncGroup, Heartbeat; the leader gives each member an equal run of the partitions."""
+    """Members of the classic protocol; the leader assigns each member an equal range of partitions."""
 
     def __init__(self, group: bytes, topic: Topic, count: int) -> None:
         self._group, self._topic, self.count = group, topic, count
         self.member_ids = [b""] * count
         self.generations = [-1] * count
-        self._steps: list[Callable[[int, Buffer], Buffer | None]] = [self._joined] * count
+        self._receivers: list[Callable[[int, Buffer], Buffer | None]] = [self._joined] * count
         self._whole_generation = -1
         self._stable: set[int] = set()
 
@@ -100,38 +100,38 @@ class ClassicMembers:
 
     def first(self, index: int) -> Buffer:
         self._stable.discard(index)
-        self._steps[index] = self._joined
+        self._receivers[index] = self._joined
         return join_frame(self._group, self.member_ids[index], self._topic.name)
 
     def due(self, index: int) -> Buffer:
-        self._steps[index] = self._beaten
+        self._receivers[index] = self._heartbeat_received
         return self.heartbeat(index)
 
     def heartbeat(self, index: int) -> bytearray:
         return heartbeat_frame(self._group, self.generations[index], self.member_ids[index])
 
-    def take(self, index: int, answer: Buffer) -> Buffer | None:
-        return self._steps[index](index, answer)
+    def receive(self, index: int, answer: Buffer) -> Buffer | None:
+        return self._receivers[index](index, answer)
 
     def _joined(self, index: int, answer: Buffer) -> Buffer:
-        code, generation, member_id, everybody = read_join_answer(answer)
+        code, generation, member_id, member_ids = read_join_answer(answer)
         self.member_ids[index] = member_id
         if code == MEMBER_ID_REQUIRED:
             return self.first(index)
         if code:
             raise WrongAnswer(f"JoinGroup of member {index}: error {code}")
         self.generations[index] = generation
-        self._steps[index] = self._synced
-        if len(everybody) == self.count:
+        self._receivers[index] = self._synced
+        if len(member_ids) == self.count:
             self._whole_generation = generation
             self._stable.clear()
-        shares = self._shares(everybody) if everybody else {}
+        shares = self._shares(member_ids) if member_ids else {}
         return sync_frame(self._group, generation, member_id, shares, self._topic.name)
 
-    def _shares(self, everybody: Sequence[bytes]) -> Mapping[bytes, Sequence[int]]:
-        partitions, members = len(self._topic.ends), len(everybody)
-        bounds = [partitions * each // members for each in range(members + 1)]
-        return {each: range(bounds[at], bounds[at + 1]) for at, each in enumerate(everybody)}
+    def _shares(self, member_ids: Sequence[bytes]) -> Mapping[bytes, Sequence[int]]:
+        partitions, members = len(self._topic.ends), len(member_ids)
+        bounds = [partitions * number // members for number in range(members + 1)]
+        return {member_id: range(bounds[at], bounds[at + 1]) for at, member_id in enumerate(member_ids)}
 
     def _synced(self, index: int, answer: Buffer) -> Buffer | None:
         code, size = read_sync_answer(answer)
@@ -143,7 +143,7 @@ class ClassicMembers:
             self._stable.add(index)
         return None
 
-    def _beaten(self, index: int, answer: Buffer) -> Buffer | None:
+    def _heartbeat_received(self, index: int, answer: Buffer) -> Buffer | None:
         code = read_error_after_throttle(answer)
         if code == REBALANCE_IN_PROGRESS:
             return self.first(index)
@@ -153,7 +153,7 @@ class ClassicMembers:
 
 
 class ConsumerMembers:
-    """ConsumerGroupHeartbeat alone (KIP-848): the broker assigns, a member takes what it is told and says so."""
+    """Members of the consumer protocol (KIP-848); a member accepts its assignment and acknowledges it."""
 
     def __init__(self, group: bytes, topic: Topic, count: int) -> None:
         self._group, self._topic, self.count = group, topic, count
@@ -165,7 +165,7 @@ class ConsumerMembers:
     def is_settled(self) -> bool:
         if not self._epochs[0] or len(set(self._epochs)) > 1:
             return False
-        owned = [partition for each in self._owned for partitions in each.values() for partition in partitions]
+        owned = [partition for topics in self._owned for partitions in topics.values() for partition in partitions]
         return len(owned) == len(self._topic.ends) == len(set(owned))
 
     def first(self, index: int) -> Buffer:
@@ -175,7 +175,7 @@ class ConsumerMembers:
 
     due = first
 
-    def take(self, index: int, answer: Buffer) -> Buffer | None:
+    def receive(self, index: int, answer: Buffer) -> Buffer | None:
         code, epoch, assignment = read_consumer_heartbeat_answer(answer)
         if code:
             raise WrongAnswer(f"ConsumerGroupHeartbeat of member {index}: error {code}")
@@ -194,7 +194,7 @@ def connected(address: Address, count: int) -> Iterator[list[Connection]]:
 
 @contextmanager
 def _waited_for(connections: Sequence[Connection]) -> Iterator[Callable[[float], list[int]]]:
-    """A function that waits so many seconds for an answer, and gives the numbers of the connections that have one."""
+    """Yields a function that waits at most the given seconds and returns the indexes of connections with a response."""
     index_of = {connection.fileno(): index for index, connection in enumerate(connections)}
     with select.epoll() as poll:
         for fd in index_of:
@@ -203,36 +203,36 @@ def _waited_for(connections: Sequence[Connection]) -> Iterator[Callable[[float],
 
 
 def settle(broker: Broker, connections: Sequence[Connection], members: Members) -> Figures:
-    """From the first join until all members are stable with an assignment; one request here is the whole of it."""
-    beats: deque[tuple[float, int]] = deque()
+    """Runs from the first join until all members are stable with an assignment; counted as one request."""
+    heartbeats: deque[tuple[float, int]] = deque()
     now = time.perf_counter
     with _waited_for(connections) as wait:
         cpu, start = cpu_seconds(broker.pid), now()
         for index, connection in enumerate(connections):
             connection.send(members.first(index))
         while not members.is_settled:
-            if now() - start > PATIENCE_SECONDS:
-                raise WrongAnswer(f"{len(connections)} members have not settled within {PATIENCE_SECONDS:.0f} s")
-            for index in wait(max(0.0, beats[0][0] - now()) if beats else BEAT_SECONDS):
-                said = members.take(index, connections[index].answer())
-                if said is None:
-                    beats.append((now() + BEAT_SECONDS, index))
+            if now() - start > TIMEOUT_SECONDS:
+                raise WrongAnswer(f"{len(connections)} members have not settled within {TIMEOUT_SECONDS:.0f} s")
+            for index in wait(max(0.0, heartbeats[0][0] - now()) if heartbeats else HEARTBEAT_SECONDS):
+                next_request = members.receive(index, connections[index].answer())
+                if next_request is None:
+                    heartbeats.append((now() + HEARTBEAT_SECONDS, index))
                 else:
-                    connections[index].send(said)
-            while beats and beats[0][0] <= now():
-                _, index = beats.popleft()
+                    connections[index].send(next_request)
+            while heartbeats and heartbeats[0][0] <= now():
+                _, index = heartbeats.popleft()
                 connections[index].send(members.due(index))
         seconds = now() - start
         cpu = cpu_seconds(broker.pid) - cpu
-    for index in set(range(len(connections))) - {index for _, index in beats}:
-        connections[index].answer()  # of a heartbeat that was under way when the last member became stable
+    for index in set(range(len(connections))) - {index for _, index in heartbeats}:
+        connections[index].answer()  # response to a heartbeat that was in flight when the last member became stable
     return figures_of(requests=1, messages=1, size_bytes=0, seconds=seconds, cpu_seconds=cpu, latencies=[seconds])
 
 
 def heartbeat(
     broker: Broker, connections: Sequence[Connection], frames: Sequence[bytearray], *, requests: int
 ) -> Figures:
-    """One heartbeat in flight on each connection."""
+    """Sends heartbeats on all connections, with one in flight on each."""
     latencies: list[float] = []
     began = [0.0] * len(frames)
     sent = 0
@@ -250,15 +250,15 @@ def heartbeat(
         for index in range(len(frames)):
             send(index)
         while len(latencies) < sent:
-            ready = wait(ANSWER_SECONDS)
+            ready = wait(RESPONSE_SECONDS)
             if not ready:
-                raise TimeoutError(f"no answer within {ANSWER_SECONDS:.0f} s")
+                raise TimeoutError(f"no response within {RESPONSE_SECONDS:.0f} s")
             for index in ready:
                 answer = connections[index].answer()
                 latencies.append(now() - began[index])
                 code = read_error_after_throttle(answer)
                 if code or answer[:4] != frames[index][CORRELATION_AT : CORRELATION_AT + 4]:
-                    raise WrongAnswer(f"Heartbeat on connection {index}: error {code}, or another's answer")
+                    raise WrongAnswer(f"Heartbeat on connection {index}: error {code}, or a wrong correlation id")
                 if sent < requests:
                     send(index)
         seconds = now() - start
@@ -276,7 +276,7 @@ def commit(
     generation: int,
     member_id: bytes,
 ) -> Figures:
-    """A member that commits one partition after another on one connection; what it committed last is read back."""
+    """Commits one partition after another on one connection, then checks the last committed offsets."""
     partitions = len(topic.ends)
     buffer = commit_frame(group, topic.name, [0], generation=generation, member_id=member_id)
     partition_at, offset_at = len(buffer) - 18, len(buffer) - 14
@@ -285,7 +285,7 @@ def commit(
     latencies: list[float] = []
     with Connection(broker.address) as connection:
 
-        def take() -> None:
+        def receive() -> None:
             index = len(latencies)
             answer = connection.answer()
             latencies.append(now() - sent[index])
@@ -301,9 +301,9 @@ def commit(
             sent.append(now())
             connection.send(buffer)
             if index - len(latencies) >= in_flight - 1:
-                take()
+                receive()
         while len(latencies) < requests:
-            take()
+            receive()
         seconds = now() - start
         cpu = cpu_seconds(broker.pid) - cpu
     expected = {index % partitions: index for index in range(max(0, requests - partitions), requests)}
@@ -314,7 +314,7 @@ def commit(
 
 
 def commit_many(address: Address, groups: Sequence[bytes], topic: Topic, *, offset: int) -> None:
-    """Every partition of the topic for every group, as consumers without members do; one request for a group."""
+    """Commits all partitions of the topic for every group, without members; one request for each group."""
     with Connection(address) as connection:
         for sent, group in enumerate(groups):
             connection.send(commit_frame(group, topic.name, range(len(topic.ends)), offset=offset))
@@ -331,29 +331,29 @@ def _check_codes(answer: Buffer, topic: Topic) -> None:
 
 
 def check_committed(address: Address, group: bytes, topic: Topic, expected: Mapping[int, int]) -> None:
-    answer = ask(address, fetch_offsets_frame(group, topic.name, sorted(expected)))
+    answer = call(address, fetch_offsets_frame(group, topic.name, sorted(expected)))
     code, offsets = read_fetch_offsets_answer(answer, topic.name)
-    wrong = [each for each, offset in expected.items() if offsets.get(each) != offset]
+    wrong = [partition for partition, offset in expected.items() if offsets.get(partition) != offset]
     if code or wrong:
         first = wrong[0] if wrong else 0
         raise WrongAnswer(
-            f"{group.decode()}: error {code}; {len(wrong)} partitions are committed elsewhere than acknowledged; "
-            f"partition {first} at {offsets.get(first)} instead of {expected.get(first)}"
+            f"{group.decode()}: error {code}; {len(wrong)} partitions have a wrong committed offset; "
+            f"partition {first} has {offsets.get(first)}, expected {expected.get(first)}"
         )
 
 
 def await_coordinator(address: Address, group: bytes) -> None:
-    """Returns when the group's coordinator is there and has loaded what it has."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    """Waits until the group's coordinator is available and has loaded its groups."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
-        code = read_find_coordinator_answer(ask(address, find_coordinator_frame(group)))
+        code = read_find_coordinator_answer(call(address, find_coordinator_frame(group)))
         if not code:
-            code, _ = read_fetch_offsets_answer(ask(address, fetch_offsets_frame(group)), b"")
+            code, _ = read_fetch_offsets_answer(call(address, fetch_offsets_frame(group)), b"")
         if not code:
             return
-        wait_or_refuse("FindCoordinator or OffsetFetch", {code}, deadline)
+        wait_or_raise("FindCoordinator or OffsetFetch", {code}, deadline)
 
 
 def serves_consumer_protocol(address: Address) -> bool:
-    served = read_api_versions_answer(ask(address, api_versions_frame()))
-    return served.get(CONSUMER_GROUP_HEARTBEAT, (0, -1))[1] >= FIRST_CLIENT_MADE_ID
+    served = read_api_versions_answer(call(address, api_versions_frame()))
+    return served.get(CONSUMER_GROUP_HEARTBEAT, (0, -1))[1] >= CLIENT_MADE_ID_SINCE

@@ -1,6 +1,6 @@
-"""The rows of consumer groups: how a large one settles, heartbeats, commits on both brokers; a million offsets to load.
+"""Rows of consumer groups: joins of a large group, heartbeats and commits on both brokers; loading a million offsets.
 
-Loading is kbroker's alone, with limits of its own: what counts is that nobody else waits for it.
+Loading is measured on kbroker only, against absolute limits: other clients must not wait for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from benchmarks.group_load import (
 )
 from benchmarks.open_files import allow_open_files
 from benchmarks.results import Comparison, Measure, Results
-from benchmarks.rounds import failure_of, run_in_turn, say
+from benchmarks.rounds import failure_of, log_progress, run_in_turn
 from benchmarks.topics import Topic, WrongAnswer, create_topic
 
 __all__ = ["FULL", "QUICK", "Sizes", "run_groups", "run_loading"]
@@ -52,8 +52,8 @@ COMMITS_IN_FLIGHT = 5
 LOAD_LIMIT_SECONDS = 10.0
 PAUSE_LIMIT_MS = 50.0
 PING_SECONDS = 0.001
-PINGS_BETWEEN_LOOKS = 20
-LOAD_PATIENCE_SECONDS = 120.0
+PINGS_PER_CHECK = 20
+LOAD_TIMEOUT_SECONDS = 120.0
 COORDINATOR_LOAD_IN_PROGRESS = 14
 
 
@@ -62,7 +62,7 @@ class Sizes:
     members: int
     partitions: int
     groups_of_members: int
-    """Into so many groups the connections of the heartbeats are divided: real ones spread over coordinators too."""
+    """Number of groups for the heartbeats' connections, so that they use several coordinator shards."""
     connections: int
     heartbeats: int
     commits: int
@@ -75,7 +75,7 @@ QUICK = Sizes(20, 40, 4, 40, 400, 400, 20, 200)
 
 
 class Lane:
-    """One broker with the topic of this run."""
+    """Broker with the topic of this run."""
 
     def __init__(self, broker: Broker, run_id: bytes, sizes: Sizes) -> None:
         self.broker = broker
@@ -160,12 +160,12 @@ def _compare(
 
 
 def run_loading(results: Results, *, only: str, quick: bool) -> None:
-    """A start with many committed offsets, while somebody else asks every millisecond."""
+    """Measures a start with many committed offsets while another client sends a request every millisecond."""
     sizes = QUICK if quick else FULL
     name = f"{sizes.groups_with_offsets * sizes.offsets_of_a_group:,} committed offsets"
     if only not in f"{name}: loaded":
         return
-    say(f"{name} …")
+    log_progress(f"{name} …")
     failure = failure_of(lambda: results.measures.extend(_measure_loading(sizes, name)))
     if failure is not None:
         results.measures.append(Measure(name, None, "", failure=failure))
@@ -185,32 +185,32 @@ def _measure_loading(sizes: Sizes, name: str) -> Iterator[Measure]:
             for group in (groups[0], groups[-1]):
                 check_committed(broker.address, group, topic, dict.fromkeys(range(sizes.offsets_of_a_group), 7))
             resident = resident_mb(broker.pid)
-        pauses = [each * 1e3 for each in json.loads(pauses_file.read_text())]
+        pauses = [seconds * 1e3 for seconds in json.loads(pauses_file.read_text())]
     yield Measure(f"{name}: loaded after the socket accepts", seconds, "s", LOAD_LIMIT_SECONDS)
     note = f"median of {len(gaps):,} pings {percentile_ms(gaps, 0.5):.2f} ms, p99 {percentile_ms(gaps, 0.99):.2f} ms"
-    yield Measure(f"{name}: longest wait of another client meanwhile", max(gaps) * 1e3, "ms", PAUSE_LIMIT_MS, note)
-    note = f"{len(pauses)} pauses, {sum(pauses):,.0f} ms in all"
+    yield Measure(f"{name}: longest wait of another client", max(gaps) * 1e3, "ms", PAUSE_LIMIT_MS, note)
+    note = f"{len(pauses)} pauses, {sum(pauses):,.0f} ms in total"
     yield Measure(f"{name}: longest pause of the garbage collector", max(pauses, default=0.0), "ms", None, note)
     yield Measure(f"{name}: resident when loaded", resident, "MB")
 
 
 def ping_while_loading(address: Address) -> tuple[float, list[float]]:
-    """Seconds until no group is being loaded any more, and how long each ping waited for its answer."""
+    """Returns the seconds until all groups are loaded, and the latency of each ping."""
     gaps: list[float] = []
-    ping, look = api_versions_frame(), list_groups_frame()
+    ping, check = api_versions_frame(), list_groups_frame()
     now = time.perf_counter
     start = now()
-    with Connection(address) as pinging, Connection(address) as looking:
+    with Connection(address) as pinging, Connection(address) as checking:
         while True:
-            for _ in range(PINGS_BETWEEN_LOOKS):
+            for _ in range(PINGS_PER_CHECK):
                 began = now()
                 pinging.send(ping)
                 read_api_versions_answer(pinging.answer())
                 gaps.append(now() - began)
                 time.sleep(PING_SECONDS)
-            looking.send(look)
-            code = read_error_after_throttle(looking.answer())
+            checking.send(check)
+            code = read_error_after_throttle(checking.answer())
             if not code:
                 return now() - start, gaps
-            if code != COORDINATOR_LOAD_IN_PROGRESS or now() - start > LOAD_PATIENCE_SECONDS:
-                raise WrongAnswer(f"ListGroups while groups are loaded: error {code}")
+            if code != COORDINATOR_LOAD_IN_PROGRESS or now() - start > LOAD_TIMEOUT_SECONDS:
+                raise WrongAnswer(f"ListGroups during the load: error {code}")

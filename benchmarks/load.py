@@ -1,6 +1,6 @@
-"""The loads: produce on one connection, produce on many, produce at a steady rate, fetch a topic from its beginning.
+"""Loads: produce on one connection, on many, or at a steady rate; fetch a topic from its beginning.
 
-Every answer is checked; a wrong one raises WrongAnswer, whatever the timing. Hot loops: local names, nothing printed.
+Every response is checked; a wrong one raises WrongAnswer. Hot loops: local names, no output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.topics import Topic, WrongAnswer, init_producer
 __all__ = ["Payload", "fetch", "produce", "produce_at_rate", "produce_on_many", "read_from_beginning"]
 
 PLAIN_VERSION = 7
-ANSWER_SECONDS = 60.0
+RESPONSE_SECONDS = 60.0
 
 pack_int = struct.Struct(">i").pack_into
 pack_long = struct.Struct(">q").pack_into
@@ -38,16 +38,16 @@ pack_long = struct.Struct(">q").pack_into
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a batch carries: the same bytes for both brokers."""
+    """Records of a batch: the same bytes for both brokers."""
 
     count: int
     variants: Sequence[bytes]
 
     def batches(self, producer: ProducerId | None = None, *, requests: int = 0) -> list[bytes]:
-        """One batch for each variant; for a producer with an id, one for each request, in sequence."""
+        """Returns a batch for each variant; with a producer id, a batch for each request, in sequence."""
         now_ms = int(time.time() * 1000)
         if producer is None:
-            return [record_batch(self.count, each, now_ms=now_ms) for each in self.variants]
+            return [record_batch(self.count, records, now_ms=now_ms) for records in self.variants]
         return [
             record_batch(
                 self.count,
@@ -71,7 +71,7 @@ def produce(
     acks: int = 1,
     idempotent: bool = False,
 ) -> Figures:
-    """One connection; the partitions of the topic in turn; each base offset must follow on from the one before."""
+    """Produces to the topic's partitions in turn, on one connection, and checks that base offsets are contiguous."""
     producer = init_producer(broker.address) if idempotent else None
     batches = payload.batches(producer, requests=requests)
     built = [produce_frame(version=version, topic=topic.name, batch=batch, acks=acks) for batch in batches]
@@ -81,17 +81,17 @@ def produce(
     sent: list[float] = []
     latencies: list[float] = []
     with Connection(broker.address) as connection:
-        send, receive = connection.send, connection.answer
+        send, next_answer = connection.send, connection.answer
 
-        def take() -> None:
+        def receive() -> None:
             index = len(latencies)
-            correlation_id, code, base = read_produce_answer(version, receive(), name)
+            correlation_id, code, base = read_produce_answer(version, next_answer(), name)
             latencies.append(now() - sent[index])
             partition = index % partitions
             if correlation_id != index or code or base != ends[partition]:
                 raise WrongAnswer(
                     f"Produce {index} to partition {partition}: correlation id {correlation_id}, error {code}, "
-                    f"base offset {base} where {ends[partition]} was due"
+                    f"base offset {base}, expected {ends[partition]}"
                 )
             ends[partition] = base + count
 
@@ -104,9 +104,9 @@ def produce(
             sent.append(now())
             send(buffer)
             if index - len(latencies) >= in_flight - 1:
-                take()
+                receive()
         while len(latencies) < requests:
-            take()
+            receive()
         seconds = now() - start
         cpu = cpu_seconds(broker.pid) - cpu
     return figures_of(
@@ -122,7 +122,7 @@ def produce(
 def produce_on_many(
     broker: Broker, topic: Topic, payload: Payload, *, connections: int, partitions: int, requests: int
 ) -> Figures:
-    """Many connections, one request in flight on each, the first so many partitions of the topic in turn."""
+    """Produces to the first `partitions` partitions in turn, on many connections with one request in flight on each."""
     crowd = _Crowd(broker.address, topic, payload, connections, partitions)
     with crowd:
         cpu, start = cpu_seconds(broker.pid), time.perf_counter()
@@ -130,7 +130,7 @@ def produce_on_many(
             crowd.send(fd)
         while len(crowd.latencies) < crowd.sent:
             for fd in crowd.wait():
-                crowd.take(fd)
+                crowd.receive(fd)
                 if crowd.sent < requests:
                     crowd.send(fd)
         seconds = time.perf_counter() - start
@@ -148,7 +148,7 @@ def produce_on_many(
 def produce_at_rate(
     broker: Broker, topic: Topic, payload: Payload, *, connections: int, requests: int, requests_s: float
 ) -> list[float]:
-    """Latencies under a load that does not wait for the broker: the connections in turn, so many requests a second."""
+    """Produces at a fixed rate, on the connections in turn, without waiting for responses; returns the latencies."""
     crowd = _Crowd(broker.address, topic, payload, connections, len(topic.ends))
     with crowd:
         order = list(crowd.connections)
@@ -157,15 +157,15 @@ def produce_at_rate(
             due = min(int((time.perf_counter() - start) * requests_s) + 1, requests)
             while crowd.sent < due:
                 crowd.send(order[crowd.sent % len(order)])
-            for fd in crowd.wait(seconds=0.001 if crowd.sent < requests else ANSWER_SECONDS):
-                crowd.take(fd)
+            for fd in crowd.wait(seconds=0.001 if crowd.sent < requests else RESPONSE_SECONDS):
+                crowd.receive(fd)
                 while crowd.connections[fd].has_answer():
-                    crowd.take(fd)
+                    crowd.receive(fd)
     return crowd.latencies
 
 
 class _Crowd:
-    """Connections that are waited for together."""
+    """Connections polled together."""
 
     def __init__(self, address: Address, topic: Topic, payload: Payload, connections: int, partitions: int) -> None:
         batches = payload.batches()
@@ -189,10 +189,10 @@ class _Crowd:
         for connection in self.connections.values():
             connection.close()
 
-    def wait(self, seconds: float = ANSWER_SECONDS) -> list[int]:
+    def wait(self, seconds: float = RESPONSE_SECONDS) -> list[int]:
         ready = [fd for fd, _ in self._poll.poll(seconds)]
-        if not ready and seconds == ANSWER_SECONDS:
-            raise TimeoutError(f"no answer within {seconds:.0f} s")
+        if not ready and seconds == RESPONSE_SECONDS:
+            raise TimeoutError(f"no response within {seconds:.0f} s")
         return ready
 
     def send(self, fd: int) -> None:
@@ -204,18 +204,18 @@ class _Crowd:
         self.sent = index + 1
         self.connections[fd].send(buffer)
 
-    def take(self, fd: int) -> None:
+    def receive(self, fd: int) -> None:
         answer = read_produce_answer(PLAIN_VERSION, self.connections[fd].answer(), self._topic.name)
         index, began = self._waiting[fd].popleft()
         self.latencies.append(time.perf_counter() - began)
         if answer.correlation_id != index or answer.error_code:
             raise WrongAnswer(f"Produce {index}: correlation id {answer.correlation_id}, error {answer.error_code}")
-        # Which of many connections came first is the broker's choice; that nothing was lost shows at the log's end.
+        # The broker chooses the order between connections, so base offsets are not checked; `verify` checks the end.
         self._topic.ends[index % self._partitions] += self._count
 
 
 def fetch(broker: Broker, topic: Topic, *, max_bytes: int, total_bytes: int, version: int) -> Figures:
-    """From offset 0 on, one request in flight, until so many bytes of whole batches came."""
+    """Fetches from offset 0, with one request in flight, until `total_bytes` of complete batches were received."""
     latencies: list[float] = []
     messages = got = 0
     with Connection(broker.address) as connection:
@@ -227,7 +227,7 @@ def fetch(broker: Broker, topic: Topic, *, max_bytes: int, total_bytes: int, ver
             if got >= total_bytes:
                 break
         else:
-            raise WrongAnswer(f"the log ended after {got:,} bytes; {total_bytes:,} were written")
+            raise WrongAnswer(f"The log ended after {got:,} bytes; {total_bytes:,} were written")
         elapsed = time.perf_counter() - start
         cpu = cpu_seconds(broker.pid) - cpu
     return figures_of(
@@ -243,7 +243,7 @@ def fetch(broker: Broker, topic: Topic, *, max_bytes: int, total_bytes: int, ver
 def read_from_beginning(
     connection: Connection, topic: Topic, *, max_bytes: int, version: int
 ) -> Iterator[tuple[int, int, float]]:
-    """For each fetch the bytes of whole batches, the next offset, and how long the answer took; to the log's end."""
+    """Yields for each fetch the bytes of complete batches, the next offset and the seconds; stops at the log end."""
     buffer, offset_at = fetch_frame(version=version, topic=topic.name, max_bytes=max_bytes)
     offset = requests = 0
     while offset < topic.ends[0]:
@@ -261,7 +261,7 @@ def read_from_beginning(
         except ValueError as problem:
             raise WrongAnswer(f"Fetch at offset {offset}: {problem}") from problem
         if following == offset:
-            raise WrongAnswer(f"Fetch at offset {offset} of {topic.ends[0]}: {size} bytes and no whole batch")
+            raise WrongAnswer(f"Fetch at offset {offset} of {topic.ends[0]}: {size} bytes, but no complete batch")
         offset = following
         requests += 1
         yield end - position, offset, seconds

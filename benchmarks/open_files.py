@@ -1,4 +1,4 @@
-"""More descriptors for this process: a load of a thousand connections needs them."""
+"""Raises the limit of open files of this process, for loads with a thousand connections."""
 
 from __future__ import annotations
 

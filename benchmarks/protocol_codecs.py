@@ -1,7 +1,7 @@
-"""Compiled codecs against the interpreted construct and against kafka-python's compiled ones, on the same messages.
+"""Compares compiled codecs with interpreted construct and with kafka-python's compiled codecs on the same messages.
 
-`python -m benchmarks.protocol_codecs` prints ratios with their floors, and microseconds for the two hottest paths.
-The contenders take turns and the best turn of each counts, so that other work on the machine disturbs all alike.
+`python -m benchmarks.protocol_codecs` prints ratios with their floors, and microseconds for the two hottest paths. The
+codecs run in turns and the best turn of each counts, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One message, three ways."""
+    """One message and its three codecs."""
 
     name: str
     compiled: Run
@@ -43,7 +43,7 @@ class Row:
 
 
 def best_times(*runs: Run, turns: int = TURNS) -> list[float]:
-    """Seconds for one call of each, taken in turns."""
+    """Returns the best time of one call of each function, in seconds; the functions run in turns."""
     loops = [max(1, int(TURN_SECONDS / max(_once(run), 1e-7))) for run in runs]
     best = [float("inf")] * len(runs)
     for _ in range(turns):
@@ -110,7 +110,7 @@ def fetch_request(partitions: int) -> Any:
 
 
 def metadata_responses(topics: int, partitions: int) -> tuple[Any, Any]:
-    """Ours and theirs; three replicas each."""
+    """Returns the same response for kbroker and for kafka-python; each partition has three replicas."""
 
     def members(number: int) -> dict[str, Any]:
         nodes = [number % 3, (number + 1) % 3, (number + 2) % 3]
@@ -125,7 +125,7 @@ def metadata_responses(topics: int, partitions: int) -> tuple[Any, Any]:
     brokers = [{"node_id": n, "host": f"broker-{n}.example.org", "port": 9092} for n in range(3)]
     ids = [uuid.UUID(int=number + 1) for number in range(topics)]
     ours = metadata.RESPONSE(
-        brokers=[metadata.MetadataResponseBroker(**each) for each in brokers],
+        brokers=[metadata.MetadataResponseBroker(**broker) for broker in brokers],
         cluster_id="benchmark",
         controller_id=0,
         topics=[
@@ -139,7 +139,7 @@ def metadata_responses(topics: int, partitions: int) -> tuple[Any, Any]:
     )
     theirs = MetadataResponse(
         version=12,
-        brokers=[MetadataResponse.MetadataResponseBroker(version=12, **each) for each in brokers],
+        brokers=[MetadataResponse.MetadataResponseBroker(version=12, **broker) for broker in brokers],
         cluster_id="benchmark",
         controller_id=0,
         topics=[
@@ -177,7 +177,7 @@ def rows() -> list[Row]:
 
 
 def produce_paths() -> dict[str, tuple[Run, float]]:
-    """Name -> what a Produce costs the broker in the protocol, and its budget in microseconds."""
+    """Returns name -> codec calls of one Produce request, and their budget in microseconds."""
     decode_header, decode_body = codec(REQUEST_HEADER, 2).decode, codec(produce.REQUEST, 9).decode
     encode_header, encode_body = codec(RESPONSE_HEADER, 1).encode, codec(produce.RESPONSE, 9).encode
     header = REQUEST_HEADER(request_api_key=0, request_api_version=9, correlation_id=7, client_id="benchmark")
@@ -214,7 +214,7 @@ def main() -> int:
     print(f"{'floors':34}{'':10}{INTERPRETED_FLOOR:13.1f}x{KAFKA_PYTHON_FLOOR:13.2f}x")
     for name, (run, budget) in produce_paths().items():
         (seconds,) = best_times(run)
-        print(f"{name:34}{seconds * 1e6:10.2f} of {budget:.0f} µs on a quiet core")
+        print(f"{name:34}{seconds * 1e6:10.2f} (budget on an idle core: {budget:.0f} µs)")
     return 1 if missed else 0
 
 

@@ -1,6 +1,6 @@
-"""What a run found, as values: rows that compare two brokers, and measures of one broker against a limit.
+"""Results of a run: rows that compare two brokers, and measures of one broker with a limit.
 
-A value below its floor is marked, and nothing more; only a wrong answer makes a result a failure.
+A value that misses its limit is marked only; a wrong response makes a result a failure.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ LESS_IS_BETTER = frozenset({"s"})
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One row on the subject and on its rival, and how much faster the subject must be.
+    """One row on the subject and its rival, with the lowest ratio that is good enough.
 
-    The ratio is one of speeds: of two times it is the rival's over the subject's.
+    The ratio compares speeds: for times, it is the rival's time divided by the subject's.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Comparison:
     cpu_limit: float | None = None
     failure: str | None = None
     at_least: float | None = None
-    """What the subject's own figure must reach, whatever the rival's is."""
+    """Lowest figure of the subject that is good enough, independent of the rival."""
     note: str = ""
 
     @property
@@ -63,7 +63,7 @@ class Comparison:
         return self.floor is not None and self.ratio is not None and self.ratio < self.floor
 
     @property
-    def is_too_little(self) -> bool:
+    def is_below_minimum(self) -> bool:
         return self.at_least is not None and self.subject_value is not None and self.subject_value < self.at_least
 
     @property
@@ -73,7 +73,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of one broker, and the most that it may be."""
+    """One figure of one broker, with its upper limit."""
 
     name: str
     value: float | None
@@ -94,16 +94,16 @@ class Results:
 
     @property
     def failures(self) -> Sequence[Comparison | Measure]:
-        every: list[Comparison | Measure] = [*self.comparisons, *self.measures]
-        return [each for each in every if each.failure]
+        results: list[Comparison | Measure] = [*self.comparisons, *self.measures]
+        return [result for result in results if result.failure]
 
 
 def to_json(results: Results) -> str:
     rows = [
-        {**asdict(each), "ratio": each.ratio, "cpu_ratio": each.cpu_ratio, "is_below_floor": each.is_below_floor}
-        for each in results.comparisons
+        {**asdict(row), "ratio": row.ratio, "cpu_ratio": row.cpu_ratio, "is_below_floor": row.is_below_floor}
+        for row in results.comparisons
     ]
-    measures = [{**asdict(each), "is_over_limit": each.is_over_limit} for each in results.measures]
+    measures = [{**asdict(measure), "is_over_limit": measure.is_over_limit} for measure in results.measures]
     return json.dumps({"machine": _machine(), "comparisons": rows, "measures": measures}, indent=2) + "\n"
 
 

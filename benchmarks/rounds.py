@@ -1,4 +1,4 @@
-"""Running one row several times on each broker in turn; a row that breaks is reported and hides no other."""
+"""Runs one row several times on each broker in turn. A failed row is reported; later rows still run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.figures import Figures, median_figures
 from benchmarks.topics import WrongAnswer
 from compat_tests.process import StartFailed
 
-__all__ = ["failure_of", "run_in_turn", "say"]
+__all__ = ["failure_of", "log_progress", "run_in_turn"]
 
-# What a broker can do to us by a wrong answer, a closed connection, or none at all.
-BROKEN = (
+# Errors caused by a broker that responds wrongly, closes the connection or does not respond.
+BROKER_ERRORS = (
     WrongAnswer,
     StartFailed,
     StopFailed,
@@ -32,29 +32,29 @@ BROKEN = (
 def run_in_turn(
     name: str, works: Sequence[Callable[[], Figures]], *, rounds: int
 ) -> tuple[list[Figures | None], str | None]:
-    """The medians, one for each work, or what went wrong. One more round than asked for: the first warms."""
-    say(f"{name} …")
+    """Returns the median of each work, or the failure. Runs one additional round first, which warms the broker."""
+    log_progress(f"{name} …")
     runs: list[list[Figures]] = [[] for _ in works]
     for _ in range(rounds + 1):
         for work, figures in zip(works, runs, strict=True):
             try:
                 figures.append(work())
-            except BROKEN as problem:
+            except BROKER_ERRORS as problem:
                 return [None] * len(works), f"{name}: {_traceback(problem)}"
     return [median_figures(figures) for figures in runs], None
 
 
 def failure_of(work: Callable[[], object]) -> str | None:
-    """None when it went well, else the traceback."""
+    """Returns the traceback if the work failed, else None."""
     try:
         work()
-    except BROKEN as problem:
+    except BROKER_ERRORS as problem:
         return _traceback(problem)
     return None
 
 
-def say(text: str) -> None:
-    """Progress: on stderr, so that the tables on stdout stay clean."""
+def log_progress(text: str) -> None:
+    """Prints progress to stderr; stdout has only the tables."""
     print(text, file=sys.stderr, flush=True)
 
 

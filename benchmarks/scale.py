@@ -1,7 +1,7 @@
-"""kbroker alone where it could grow slow: its start, ten thousand partitions, a thousand connections, cold reads.
+"""Measures where kbroker could become slow: start, ten thousand partitions, a thousand connections, cold reads.
 
-Each measure starts a kbroker of its own, and none is compared with another broker: limits are absolute, or a ratio of
-two loads on the same kbroker.
+Each measure starts a new kbroker; Apache Kafka is not measured. Limits are absolute, or a ratio of two loads on the
+same kbroker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.figures import percentile_ms
 from benchmarks.load import Payload, produce, produce_at_rate, read_from_beginning
 from benchmarks.open_files import allow_open_files
 from benchmarks.results import Measure, Results
-from benchmarks.rounds import failure_of, say
+from benchmarks.rounds import failure_of, log_progress
 from benchmarks.topics import Topic, create_topic, verify
 from benchmarks.wire import make_payload
 
@@ -63,26 +63,27 @@ def run_scale(results: Results, *, only: str, rounds: int, quick: bool) -> None:
         ("cold reads", measure_cold_reads),
     ):
         if only in name:
-            say(f"scale: {name} …")
+            log_progress(f"scale: {name} …")
             failure = failure_of(partial(_collect, work(sizes, rounds), results))
             if failure is not None:
                 results.measures.append(Measure(f"scale: {name}", None, "", failure=failure))
 
 
 def _collect(measures: Iterable[Measure], results: Results) -> None:
-    for each in measures:
-        results.measures.append(each)
+    # One by one: if a later measure fails, the earlier ones are kept.
+    for measure in measures:
+        results.measures.append(measure)
 
 
 def measure_start(_: Sizes, rounds: int) -> Iterator[Measure]:
-    """The first start fills the caches of the system and does not count."""
+    """Measures time and memory of a start. The first start is not counted: it fills the system's caches."""
     seconds, resident = [], []
     for _round in range(rounds + 1):
         with _fresh_kbroker() as (broker, _directory):
             seconds.append(broker.ready_seconds)
-            time.sleep(0.5)  # what it puts off until after the start belongs to it too
+            time.sleep(0.5)  # includes work that kbroker defers until after the start
             resident.append(resident_mb(broker.pid))
-    yield Measure("from nothing to ready", statistics.median(seconds[1:]), "s", READY_LIMIT_SECONDS)
+    yield Measure("time to ready", statistics.median(seconds[1:]), "s", READY_LIMIT_SECONDS)
     yield Measure("resident when idle", statistics.median(resident[1:]), "MB", IDLE_LIMIT_MB)
 
 
@@ -105,9 +106,12 @@ def measure_partitions(sizes: Sizes, rounds: int) -> Iterator[Measure]:
 
 
 def _in_turn(broker: Broker, wide: Topic, rounds: int, many: str) -> Iterator[Measure]:
-    """One round first opens every partition after the start, and is not counted. What a large load leaves to the system
-    to write is written before the next begins, which would pay for it; a small one leaves nothing to speak of, and ten
-    thousand clean files would cost it their journal."""
+    """Compares producing to all partitions in turn with producing to one partition.
+
+    The first round is not counted: it opens every partition. Before a large load, dirty pages of the previous load are
+    written with sync, so that they do not slow it down. Small loads leave few dirty pages, and a sync of ten thousand
+    clean files would slow them down.
+    """
     one = create_topic(broker.address, b"one")
     for name, payload, in_flight, laps in (
         ("1x200B, 1 in flight", make_payload(1, 200), 1, 2),
@@ -123,7 +127,7 @@ def _in_turn(broker: Broker, wide: Topic, rounds: int, many: str) -> Iterator[Me
                 rates.append(figures.requests_s)
             costs.append(rates[0] / rates[1])
         cost = statistics.median(costs[1:])
-        yield Measure(f"{many} in turn against one, {name}: cost", cost, "x", IN_TURN_LIMIT)
+        yield Measure(f"{many} in turn compared with one, {name}: cost", cost, "x", IN_TURN_LIMIT)
 
 
 def measure_connections(sizes: Sizes, rounds: int) -> Iterator[Measure]:
@@ -136,7 +140,7 @@ def measure_connections(sizes: Sizes, rounds: int) -> Iterator[Measure]:
     load = f"{sizes.requests_s:,.0f} requests a second"
     yield Measure(f"p99 with 10 connections, {load}", p99_few, "ms")
     yield Measure(f"p99 with {sizes.connections:,} connections, {load}", p99_many, "ms")
-    yield Measure(f"p99 of {sizes.connections:,} connections against 10", growth, "x", CONNECTIONS_LIMIT)
+    yield Measure(f"p99 of {sizes.connections:,} connections compared with 10", growth, "x", CONNECTIONS_LIMIT)
 
 
 def _p99_alternating(
@@ -152,7 +156,7 @@ def _p99_alternating(
 
 
 def measure_cold_reads(sizes: Sizes, rounds: int) -> Iterator[Measure]:
-    """Ten connections produce at a steady rate, alone and beside a consumer whose data must come from the disk."""
+    """Produces on ten connections at a steady rate, without and with a consumer whose reads go to the disk."""
     payload, stored_payload = make_payload(1, 200), make_payload(80, 200)
     seconds = sizes.requests / sizes.requests_s
     pairs, shares = [], []
@@ -177,14 +181,14 @@ def measure_cold_reads(sizes: Sizes, rounds: int) -> Iterator[Measure]:
         verify(broker.address, topic)
     alone, beside = (statistics.median(column) for column in zip(*pairs[1:], strict=True))
     growth = statistics.median(high / low for low, high in pairs[1:])
-    note = f"{min(shares):.0%} of the data was cold"
+    note = f"{min(shares):.0%} of the data was not in the page cache"
     yield Measure("p99 of producers alone", alone, "ms")
-    yield Measure("p99 of producers beside a cold reader", beside, "ms")
-    yield Measure("p99 beside a cold reader against alone", growth, "x", COLD_LIMIT, note)
+    yield Measure("p99 of producers with a cold reader", beside, "ms")
+    yield Measure("p99 with a cold reader compared with alone", growth, "x", COLD_LIMIT, note)
 
 
 def read_at_rate(address: Address, topic: Topic, bytes_s: float) -> int:
-    """A consumer of 1 MB fetches from the beginning to the end, no faster than so many bytes a second."""
+    """Reads the topic to its end with 1 MB fetches, at most `bytes_s` bytes a second; returns the bytes read."""
     got = 0
     with Connection(address) as connection:
         start = time.perf_counter()
@@ -195,7 +199,7 @@ def read_at_rate(address: Address, topic: Topic, bytes_s: float) -> int:
 
 
 def drop_from_cache(files: Iterable[Path]) -> None:
-    """Only pages that are on disk can be dropped, hence the fsync."""
+    """Drops files from the page cache. The fsync is needed: dirty pages cannot be dropped."""
     for file in files:
         fd = os.open(file, os.O_RDWR)
         try:
@@ -206,13 +210,13 @@ def drop_from_cache(files: Iterable[Path]) -> None:
 
 
 def cold_share(files: Iterable[Path], samples: int = 64) -> float:
-    """Which share of sampled pages a read would have to wait for."""
+    """Returns the share of sampled pages that are not in the page cache."""
     cold = total = 0
     for file in files:
         fd = os.open(file, os.O_RDONLY)
         try:
             pages = os.fstat(fd).st_size // PAGE
-            # From the back: a refused read may start the system's read-ahead behind it.
+            # Backwards: a read of an uncached page may start the system's read-ahead of the following pages.
             for position in range((pages - 1) * PAGE, -1, -PAGE * max(1, pages // samples)):
                 total += 1
                 try:
@@ -220,7 +224,7 @@ def cold_share(files: Iterable[Path], samples: int = 64) -> float:
                 except BlockingIOError:
                     cold += 1
                 except OSError as problem:
-                    if problem.errno != errno.EOPNOTSUPP:  # a filesystem in memory is never cold
+                    if problem.errno != errno.EOPNOTSUPP:  # a file system in memory has no uncached pages
                         raise
         finally:
             os.close(fd)
@@ -236,7 +240,7 @@ def _fresh_kbroker() -> Iterator[tuple[Broker, Path]]:
 
 @contextmanager
 def _other_process() -> Iterator[Callable[..., Callable[[], object]]]:
-    """A process for the consumer: as a thread it would hold up the producers that are measured."""
+    """Yields a function that starts work in another process: a thread would slow down the measured producers."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(os.getpid).result()
         yield lambda work, *arguments: pool.submit(work, *arguments).result

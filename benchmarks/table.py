@@ -1,4 +1,4 @@
-"""Results as Markdown tables that read well in a terminal too."""
+"""Results as Markdown tables, readable in a terminal too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def comparison_table(rows: Sequence[Comparison]) -> str:
 
 
 def measure_table(measures: Sequence[Measure]) -> str:
-    return _table(MEASURE_HEAD, [_measure_cells(each) for each in measures])
+    return _table(MEASURE_HEAD, [_measure_cells(measure) for measure in measures])
 
 
 def _comparison_cells(row: Comparison) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ def _comparison_cells(row: Comparison) -> tuple[str, ...]:
     theirs = row.rival.cpu_us_request if row.rival else None
     remarks = ["FAILED"] * (row.failure is not None) + ["below its floor"] * row.is_below_floor
     remarks += [f"CPU ratio above {row.cpu_limit}"] * row.is_over_cpu_limit
-    remarks += [f"below {_number(row.at_least, row.unit)}"] * row.is_too_little + [row.note] * bool(row.note)
+    remarks += [f"below {_number(row.at_least, row.unit)}"] * row.is_below_minimum + [row.note] * bool(row.note)
     return (
         row.name,
         _number(row.subject_value, row.unit, digits=_digits(row.unit)),
@@ -40,13 +40,13 @@ def _comparison_cells(row: Comparison) -> tuple[str, ...]:
     )
 
 
-def _measure_cells(each: Measure) -> tuple[str, ...]:
-    remarks = ["FAILED"] * (each.failure is not None) + ["over its limit"] * each.is_over_limit
-    remarks += [each.note] * bool(each.note)
+def _measure_cells(measure: Measure) -> tuple[str, ...]:
+    remarks = ["FAILED"] * (measure.failure is not None) + ["over its limit"] * measure.is_over_limit
+    remarks += [measure.note] * bool(measure.note)
     return (
-        each.name,
-        _number(each.value, each.unit, digits=_digits(each.unit)),
-        _number(each.limit, each.unit, digits=_digits(each.unit)),
+        measure.name,
+        _number(measure.value, measure.unit, digits=_digits(measure.unit)),
+        _number(measure.limit, measure.unit, digits=_digits(measure.unit)),
         ", ".join(remarks),
     )
 
@@ -56,7 +56,7 @@ def _digits(unit: str) -> int:
 
 
 def _cpu(microseconds: float | None) -> str:
-    """Nothing measured is nothing known: the process was not named, or the run too short for the clock of /proc."""
+    """Formats CPU time. 0 means unknown: no process id, or the run was too short for the clock of /proc."""
     return _number(microseconds or None, "µs", digits=1 if microseconds and microseconds < 10 else 0)
 
 

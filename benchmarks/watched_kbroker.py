@@ -1,6 +1,6 @@
-"""`python -m kbroker` with an eye on the garbage collector: each pause goes to the file that comes first, at the end.
+"""Runs `python -m kbroker` and writes the pauses of the garbage collector to the file named by the first argument.
 
-The broker itself carries no code for it.
+The file is written at exit, as a JSON list of seconds. kbroker itself has no code for this.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def watch(file: Path) -> None:
     pauses: list[float] = []
     began = 0.0
 
-    def look(phase: str, _: dict[str, int]) -> None:
+    def on_collection(phase: str, _: dict[str, int]) -> None:
         nonlocal began
         if phase == "start":
             began = time.perf_counter()
         else:
             pauses.append(time.perf_counter() - began)
 
-    gc.callbacks.append(look)
+    gc.callbacks.append(on_collection)
     atexit.register(lambda: file.write_text(json.dumps(pauses)))
 
 

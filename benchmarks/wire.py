@@ -1,4 +1,4 @@
-"""The rows of the wire: what they are, how fast kbroker must be on each, and running them on both brokers in turn."""
+"""Rows of the wire section, their floors, and their runs on both brokers in turn."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ WARMING_REQUESTS = 30_000
 WIDE_PARTITIONS = 100
 RESIDENT_LIMIT_MB = 120
 QUICK_DIVISOR = 10
-# A batch that a default producer fills: what the fetch rows read is made of these.
+# Records and record size of the stored batches for the fetch rows: a full batch of a default producer.
 STORED_BATCH = (80, 200)
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceLoad:
-    """One connection to one partition."""
+    """Produce on one connection to one partition."""
 
     count: int
     size: int
@@ -40,7 +40,7 @@ class ProduceLoad:
 
 @dataclass(frozen=True, slots=True)
 class SpreadLoad:
-    """Many connections, one request in flight on each."""
+    """Produce on many connections, with one request in flight on each."""
 
     count: int
     size: int
@@ -51,7 +51,7 @@ class SpreadLoad:
 
 @dataclass(frozen=True, slots=True)
 class FetchLoad:
-    """One connection that reads a topic from its beginning."""
+    """Fetch a topic from its beginning on one connection."""
 
     max_bytes: int
     total_bytes: int
@@ -93,7 +93,7 @@ ROWS = (
 
 
 class Lane:
-    """One broker with the topics of this run."""
+    """Broker with the topics of this run."""
 
     def __init__(self, broker: Broker, run_id: bytes) -> None:
         self.broker = broker
@@ -135,7 +135,7 @@ class Lane:
         return fetch(self.broker, stored, max_bytes=load.max_bytes, total_bytes=total, version=load.version)
 
     def _store(self, total: int, payload: Payload) -> Topic:
-        """The topic that is read, with at least so many bytes in it."""
+        """Returns the topic for fetches, filled with at least `total` bytes."""
         if self._stored is None:
             self._stored = create_topic(self.broker.address, self._stored_name)
         size = len(payload.batches()[0])
@@ -151,7 +151,7 @@ class Lane:
                 verify(self.broker.address, topic)
 
     def resynchronise(self) -> None:
-        """After a wrong answer: later rows are judged from where the logs end now."""
+        """Sets the expected end offsets to the current ones, so that one wrong response does not fail later rows."""
         for topic in (self.narrow, self.wide, self._stored):
             if topic is not None:
                 topic.ends[:] = log_end_offsets(self.broker.address, topic)
@@ -195,5 +195,5 @@ def _verify(lanes: Sequence[Lane], results: Results) -> None:
     for lane in lanes:
         failure = failure_of(lane.verify)
         if failure is not None:
-            name = f"what {lane.broker.bootstrap} acknowledged is there"
+            name = f"acknowledged records on {lane.broker.bootstrap}"
             results.measures.append(Measure(name, None, "", failure=failure))

@@ -1,4 +1,4 @@
-"""Answers come whole, however the bytes arrive."""
+"""Responses are read completely, in whatever pieces their bytes arrive."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def ends() -> Iterator[tuple[Connection, socket.socket]]:
             yield connection, peer
 
 
-def test_several_answers_in_one_piece_are_told_apart(ends: tuple[Connection, socket.socket]) -> None:
+def test_several_responses_in_one_read_are_separated(ends: tuple[Connection, socket.socket]) -> None:
     connection, peer = ends
     peer.sendall(framed(b"one") + framed(b"two") + framed(b""))
     assert [bytes(connection.answer()) for _ in range(3)] == [b"one", b"two", b""]
     assert not connection.has_answer()
 
 
-def test_an_answer_in_pieces_is_put_together(ends: tuple[Connection, socket.socket]) -> None:
+def test_a_response_in_pieces_is_joined(ends: tuple[Connection, socket.socket]) -> None:
     connection, peer = ends
     data = framed(b"first") + framed(b"second")
     peer.sendall(data[:11])
@@ -40,7 +40,7 @@ def test_an_answer_in_pieces_is_put_together(ends: tuple[Connection, socket.sock
     assert bytes(connection.answer()) == b"second"
 
 
-def test_answers_larger_than_the_buffer_come_whole(ends: tuple[Connection, socket.socket]) -> None:
+def test_responses_larger_than_the_buffer_are_read_completely(ends: tuple[Connection, socket.socket]) -> None:
     connection, peer = ends
     answers = [b"a" * (FIRST_BUFFER_SIZE - 10), b"b" * (5 * FIRST_BUFFER_SIZE + 3), b"c" * 40]
     sender = threading.Thread(target=peer.sendall, args=(b"".join(map(framed, answers)),))
@@ -50,7 +50,7 @@ def test_answers_larger_than_the_buffer_come_whole(ends: tuple[Connection, socke
     assert received == answers
 
 
-def test_a_broker_that_hangs_up_is_noticed(ends: tuple[Connection, socket.socket]) -> None:
+def test_a_closed_connection_raises(ends: tuple[Connection, socket.socket]) -> None:
     connection, peer = ends
     peer.sendall(framed(b"half")[:6])
     peer.close()

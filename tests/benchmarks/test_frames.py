@@ -1,4 +1,4 @@
-"""The hand-made frames against the codecs: what the load sends is what it says, and it reads answers rightly."""
+"""Compares the hand-written frames with kbroker's codecs: requests decode to their values, responses are read right."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_produce_frame_carries_one_batch_to_the_patched_partition(version: int
     struct.pack_into(">i", frame, partition_at, 42)
     request = decoded(frame, produce.REQUEST, flexible=version >= 9)
     assert (request.acks, request.transactional_id, request.topic_data[0].name) == (-1, None, "t")
-    assert [(each.index, bytes(each.records)) for each in request.topic_data[0].partition_data] == [(42, batch)]
+    assert [(data.index, bytes(data.records)) for data in request.topic_data[0].partition_data] == [(42, batch)]
 
 
 @pytest.mark.parametrize("version", [7, 11])
@@ -95,7 +95,7 @@ def test_whole_batches_are_walked_and_a_cut_one_is_left() -> None:
 
 
 def test_a_gap_between_batches_is_found() -> None:
-    with pytest.raises(ValueError, match="begins at 0, and 4 was due"):
+    with pytest.raises(ValueError, match="base offset 0, expected 4"):
         frames.next_offset_after(a_batch(), 0, len(a_batch()), 4)
 
 
@@ -107,15 +107,15 @@ def test_a_flipped_bit_and_a_cut_batch_are_found() -> None:
     assert not frames.batch_is_whole(batch, 0)
 
 
-def test_topics_offsets_and_producer_ids_are_asked_for_and_read() -> None:
+def test_topics_offsets_and_producer_ids_are_requested_and_read() -> None:
     (topic,) = decoded(frames.create_topic_frame(b"t", 100), create_topics.REQUEST).topics
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("t", 100, 1)
     result = create_topics.CreatableTopicResult(name="t", error_code=36, error_message=None)
     answer = encoded(create_topics.RESPONSE, 2, create_topics.RESPONSE(topics=[result]))
     assert frames.read_create_topic_answer(answer, b"t") == 36
 
-    (asked,) = decoded(frames.list_offsets_frame(b"t", 2), list_offsets.REQUEST).topics
-    assert [(each.partition_index, each.timestamp) for each in asked.partitions] == [(0, -1), (1, -1)]
+    (requested,) = decoded(frames.list_offsets_frame(b"t", 2), list_offsets.REQUEST).topics
+    assert [(row.partition_index, row.timestamp) for row in requested.partitions] == [(0, -1), (1, -1)]
     rows = [
         list_offsets.ListOffsetsPartitionResponse(partition_index=1, offset=50),
         list_offsets.ListOffsetsPartitionResponse(partition_index=0, error_code=6, offset=-1),

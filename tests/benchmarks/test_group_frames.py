@@ -1,4 +1,4 @@
-"""The hand-made frames of groups against the codecs, as test_frames.py does for the data path."""
+"""Compares the hand-written frames of groups with kbroker's codecs, as test_frames.py does for Produce and Fetch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.benchmarks.test_frames import decoded, encoded
 TOPIC_ID = bytes(range(16))
 
 
-def test_a_coordinator_is_asked_for() -> None:
+def test_a_coordinator_is_requested() -> None:
     assert decoded(group_frames.find_coordinator_frame(b"g"), find_coordinator.REQUEST).key == "g"
     answer = encoded(find_coordinator.RESPONSE, 0, find_coordinator.RESPONSE(error_code=15, host="h", port=1))
     assert group_frames.read_find_coordinator_answer(answer) == 15
@@ -30,24 +30,24 @@ def test_a_coordinator_is_asked_for() -> None:
 def test_a_member_joins() -> None:
     request = decoded(group_frames.join_frame(b"g", b"m", b"topic"), join_group.REQUEST)
     assert (request.group_id, request.member_id, request.group_instance_id) == ("g", "m", None)
-    assert [(each.name, bytes(each.metadata)) for each in request.protocols] == [
+    assert [(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols] == [
         ("range", b"\0\0\0\0\0\1\0\5topic\xff\xff\xff\xff")
     ]
 
 
 def test_the_answer_to_a_join_names_all_members_to_the_leader() -> None:
-    members = [join_group.JoinGroupResponseMember(member_id=each, metadata=b"meta") for each in ("a", "bb")]
+    members = [join_group.JoinGroupResponseMember(member_id=member_id, metadata=b"meta") for member_id in ("a", "bb")]
     response = join_group.RESPONSE(
         error_code=79, generation_id=4, protocol_name="range", leader="a", member_id="bb", members=members
     )
     assert group_frames.read_join_answer(encoded(join_group.RESPONSE, 5, response)) == (79, 4, b"bb", [b"a", b"bb"])
 
 
-def test_the_leader_syncs_with_everybody_s_share() -> None:
+def test_the_leader_syncs_with_the_assignments_of_all_members() -> None:
     frame = group_frames.sync_frame(b"g", 4, b"m", {b"a": [1, 2], b"b": []}, b"t")
     request = decoded(frame, sync_group.REQUEST)
     assert (request.group_id, request.generation_id, request.member_id) == ("g", 4, "m")
-    shares = {each.member_id: bytes(each.assignment) for each in request.assignments}
+    shares = {assigned.member_id: bytes(assigned.assignment) for assigned in request.assignments}
     assert shares["a"] == bytes.fromhex("0000 00000001 0001 74 00000002 00000001 00000002 ffffffff")
     assert set(shares) == {"a", "b"}
     answer = encoded(sync_group.RESPONSE, 3, sync_group.RESPONSE(error_code=27, assignment=b"12345"))
@@ -105,14 +105,14 @@ def test_committed_offsets_are_read_back() -> None:
     assert group_frames.read_fetch_offsets_answer(nothing, b"") == (14, {})
 
 
-def test_versions_are_asked_for() -> None:
+def test_versions_are_requested() -> None:
     decoded(group_frames.api_versions_frame(), api_versions.REQUEST)
     keys = [api_versions.ApiVersion(api_key=68, min_version=0, max_version=1)]
     answer = encoded(api_versions.RESPONSE, 0, api_versions.RESPONSE(api_keys=keys))
     assert group_frames.read_api_versions_answer(answer) == {68: (0, 1)}
 
 
-def test_a_member_of_the_consumer_protocol_says_what_it_owns() -> None:
+def test_a_member_of_the_consumer_protocol_sends_its_partitions() -> None:
     frame = group_frames.consumer_heartbeat_frame(b"g", b"m", 3, topic=b"t", owned={TOPIC_ID: [4, 5]})
     request = decoded(frame, consumer_group_heartbeat.REQUEST, flexible=True)
     assert (request.group_id, request.member_id, request.member_epoch) == ("g", "m", 3)
@@ -130,7 +130,7 @@ def heartbeat_answer(**members: Any) -> bytes:
 def test_an_assignment_is_read() -> None:
     given = consumer_group_heartbeat.TopicPartitions(topic_id=TOPIC_ID, partitions=[1, 2, 3])
     assignment = consumer_group_heartbeat.Assignment(topic_partitions=[given])
-    beat = group_frames.read_consumer_heartbeat_answer(heartbeat_answer(assignment=assignment))
-    assert beat == (0, 8, {TOPIC_ID: (1, 2, 3)})
-    nothing = group_frames.read_consumer_heartbeat_answer(heartbeat_answer(assignment=None))
-    assert nothing == (0, 8, None)
+    changed = group_frames.read_consumer_heartbeat_answer(heartbeat_answer(assignment=assignment))
+    assert changed == (0, 8, {TOPIC_ID: (1, 2, 3)})
+    unchanged = group_frames.read_consumer_heartbeat_answer(heartbeat_answer(assignment=None))
+    assert unchanged == (0, 8, None)

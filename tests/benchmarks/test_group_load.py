@@ -1,4 +1,4 @@
-"""The loads of groups against a kbroker, and against members and brokers that do not do what they should."""
+"""Runs the loads of groups against a kbroker, and checks that errors and wrong offsets are found."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_every_row_runs_and_compares(broker: Broker) -> None:
     assert [row.unit for row in results.comparisons] == ["s", "s", "req/s", "req/s"]
 
 
-def test_a_row_that_is_not_asked_for_creates_nothing(broker: Broker) -> None:
+def test_a_row_that_is_not_selected_creates_nothing(broker: Broker) -> None:
     results = Results()
-    run_groups(broker, None, results, only="no such row", rounds=1, quick=True)
+    run_groups(broker, None, results, only="unknown row", rounds=1, quick=True)
     assert results.comparisons == []
 
 
@@ -58,7 +58,7 @@ def test_members_settle_with_equal_shares(broker: Broker, topic: Topic) -> None:
 
 def test_shares_cover_every_partition_once(topic: Topic) -> None:
     shares = ClassicMembers(b"g", topic, 3)._shares([b"a", b"b", b"c"])
-    assert sorted(each for share in shares.values() for each in share) == list(range(40))
+    assert sorted(partition for share in shares.values() for partition in share) == list(range(40))
     assert {len(share) for share in shares.values()} == {13, 14}
 
 
@@ -66,7 +66,7 @@ def test_members_of_the_consumer_protocol_are_settled_when_each_partition_has_on
     def is_settled(epochs: list[int], *owned: range) -> bool:
         members = ConsumerMembers(b"g", topic, 2)
         members._epochs = epochs
-        members._owned = [{b"id": each} for each in owned]
+        members._owned = [{b"id": partitions} for partitions in owned]
         return members.is_settled
 
     assert is_settled([2, 2], range(20), range(20, 40))
@@ -76,18 +76,18 @@ def test_members_of_the_consumer_protocol_are_settled_when_each_partition_has_on
     assert not is_settled([2, 2], range(20), range(20, 39))
 
 
-def test_a_commit_that_is_not_there_is_found(broker: Broker, topic: Topic) -> None:
+def test_a_wrong_committed_offset_is_found(broker: Broker, topic: Topic) -> None:
     await_coordinator(broker.address, b"many")
     commit_many(broker.address, [b"many", b"many-2"], topic, offset=5)
     check_committed(broker.address, b"many-2", topic, dict.fromkeys(range(40), 5))
-    with pytest.raises(WrongAnswer, match="partition 3 at 5 instead of 6"):
+    with pytest.raises(WrongAnswer, match="partition 3 has 5, expected 6"):
         check_committed(broker.address, b"many", topic, {2: 5, 3: 6})
 
 
 def test_a_commit_that_is_refused_is_found(broker: Broker, topic: Topic) -> None:
     await_coordinator(broker.address, b"refused")
     with pytest.raises(WrongAnswer, match="OffsetCommit 0"):
-        group_load.commit(broker, b"refused", topic, requests=3, in_flight=2, generation=9, member_id=b"nobody")
+        group_load.commit(broker, b"refused", topic, requests=3, in_flight=2, generation=9, member_id=b"unknown")
 
 
 def test_a_heartbeat_that_is_refused_is_found(broker: Broker, topic: Topic) -> None:
@@ -103,10 +103,10 @@ def test_a_member_that_is_refused_is_found(broker: Broker, topic: Topic) -> None
     with Connection(broker.address) as connection:
         connection.send(join_frame(b"", b"", b"t"))
         with pytest.raises(WrongAnswer, match="error 24"):
-            members.take(0, connection.answer())
+            members.receive(0, connection.answer())
 
 
-def test_pings_end_when_nothing_is_loaded_any_more(broker: Broker) -> None:
+def test_pings_end_when_all_groups_are_loaded(broker: Broker) -> None:
     seconds, waits = ping_while_loading(broker.address)
     assert seconds > 0
     assert len(waits) == 20

@@ -1,4 +1,4 @@
-"""The loads against a broker that is right, and against one that lies: every lie is found."""
+"""Runs the loads against a correct broker, and against one that responds wrongly: every wrong response is found."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_produce_goes_over_the_partitions_in_turn(toy: ToyBroker, broker: Broker
 def test_an_idempotent_producer_counts_its_sequence(toy: ToyBroker, broker: Broker) -> None:
     topic = create_topic(broker.address, b"t")
     produce(broker, topic, PAYLOAD, requests=4, in_flight=2, version=11, acks=-1, idempotent=True)
-    heads = [(int.from_bytes(each[43:51], "big"), int.from_bytes(each[53:57], "big")) for each in toy.logs["t"][0]]
+    heads = [(int.from_bytes(batch[43:51], "big"), int.from_bytes(batch[53:57], "big")) for batch in toy.logs["t"][0]]
     assert heads == [(7, 0), (7, 2), (7, 4), (7, 6)]
 
 
@@ -70,27 +70,27 @@ def test_fetch_reads_whole_batches_to_the_end(broker: Broker, version: int) -> N
     size = len(PAYLOAD.batches()[0])
     figures = fetch(broker, topic, max_bytes=3 * size + 7, total_bytes=20 * size, version=version)
     assert figures.messages_s / figures.requests_s == pytest.approx(40 / 7)
-    with pytest.raises(WrongAnswer, match="the log ended"):
+    with pytest.raises(WrongAnswer, match="The log ended"):
         fetch(broker, topic, max_bytes=3 * size, total_bytes=20 * size + 1, version=version)
 
 
-LIES: dict[str, Callable[[Any], None]] = {
+WRONG_FIELDS: dict[str, Callable[[Any], None]] = {
     "an error code": lambda response: setattr(partition_of(response), "error_code", 2),
     "a base offset": lambda response: setattr(partition_of(response), "base_offset", 5),
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lie_about_produce_is_found(toy: ToyBroker, broker: Broker, lie: str) -> None:
+@pytest.mark.parametrize("field", WRONG_FIELDS)
+def test_a_wrong_produce_response_is_found(toy: ToyBroker, broker: Broker, field: str) -> None:
     topic = create_topic(broker.address, b"t")
-    toy.distort[0] = LIES[lie]
+    toy.distort[0] = WRONG_FIELDS[field]
     with pytest.raises(WrongAnswer):
         produce(broker, topic, PAYLOAD, requests=3, in_flight=1)
 
 
 def test_an_error_among_many_connections_is_found(toy: ToyBroker, broker: Broker) -> None:
     topic = create_topic(broker.address, b"t")
-    toy.distort[0] = LIES["an error code"]
+    toy.distort[0] = WRONG_FIELDS["an error code"]
     with pytest.raises(WrongAnswer):
         produce_on_many(broker, topic, PAYLOAD, connections=2, partitions=1, requests=4)
 
@@ -99,7 +99,7 @@ def test_records_that_were_acknowledged_and_lost_are_found(toy: ToyBroker, broke
     topic = create_topic(broker.address, b"t", 2)
     produce(broker, topic, PAYLOAD, requests=6, in_flight=1)
     toy.logs["t"][1].pop()
-    with pytest.raises(WrongAnswer, match="partition 1 at 4 instead of 6"):
+    with pytest.raises(WrongAnswer, match="partition 1 ends at 4, expected 6"):
         verify(broker.address, topic)
 
 
@@ -115,11 +115,11 @@ def test_a_fetch_that_skips_a_batch_is_found(toy: ToyBroker, broker: Broker) -> 
     topic = create_topic(broker.address, b"t")
     produce(broker, topic, PAYLOAD, requests=3, in_flight=1)
     del toy.logs["t"][0][1]
-    with pytest.raises(WrongAnswer, match="begins at 4, and 2 was due"):
+    with pytest.raises(WrongAnswer, match="base offset 4, expected 2"):
         fetch(broker, topic, max_bytes=1 << 20, total_bytes=1, version=4)
 
 
-def test_an_answer_to_another_question_is_found(toy: ToyBroker, broker: Broker) -> None:
+def test_a_response_with_another_correlation_id_is_found(toy: ToyBroker, broker: Broker) -> None:
     topic = create_topic(broker.address, b"t")
     answer = toy.answer
     toy.answer = lambda frame: b"\0\0\0\x09" + answer(frame)[4:]  # type: ignore[method-assign]
@@ -127,7 +127,7 @@ def test_an_answer_to_another_question_is_found(toy: ToyBroker, broker: Broker) 
         produce(broker, topic, PAYLOAD, requests=1, in_flight=1)
 
 
-def test_a_refused_producer_id_is_not_waited_for(toy: ToyBroker, broker: Broker) -> None:
+def test_an_error_that_is_not_retriable_is_raised_at_once(toy: ToyBroker, broker: Broker) -> None:
     toy.distort[22] = lambda response: setattr(response, "error_code", 31)
     with pytest.raises(WrongAnswer, match="InitProducerId"):
         init_producer(broker.address)
@@ -158,6 +158,6 @@ def test_a_row_runs_on_both_brokers_with_the_same_records(toy: ToyBroker, broker
     assert results.failures == []
     assert row.ratio is not None
     (name,) = [name for name in toy.logs if not name.startswith("bench-wide")]
-    records = [[batch[61:] for batch in each.logs[name][0]] for each in (toy, rival_toy)]
+    records = [[batch[61:] for batch in side.logs[name][0]] for side in (toy, rival_toy)]
     assert len(records[0]) == 3 * 400
     assert records[0] == records[1]

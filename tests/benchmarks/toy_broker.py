@@ -1,4 +1,4 @@
-"""A broker in memory that speaks just what the load asks, with kbroker's codecs, and lies when told to."""
+"""Broker in memory that serves the requests of the loads with kbroker's codecs, and can respond wrongly on purpose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Distort = Callable[[Any], None]
 
 
 class ToyBroker:
-    """Topic -> partitions -> batches. `distort` holds, by API key, what is done to an answer before it leaves."""
+    """`logs`: topic -> partitions -> batches. `distort`: API key -> function that falsifies a response."""
 
     def __init__(self) -> None:
         self.logs: dict[str, list[list[bytes]]] = {}
@@ -57,10 +57,10 @@ class ToyBroker:
 
     def handle_1(self, request: Any) -> Any:
         (topic,) = request.topics
-        (wanted,) = topic.partitions
-        batches = self.logs[topic.topic][wanted.partition]
-        rest = b"".join(each for each in batches if read_header(each).last_offset >= wanted.fetch_offset)
-        records = rest[: wanted.partition_max_bytes]
+        (requested,) = topic.partitions
+        batches = self.logs[topic.topic][requested.partition]
+        rest = b"".join(batch for batch in batches if read_header(batch).last_offset >= requested.fetch_offset)
+        records = rest[: requested.partition_max_bytes]
         answer = fetch.PartitionData(partition_index=0, high_watermark=self.end(batches), records=records)
         return fetch.RESPONSE(responses=[fetch.FetchableTopicResponse(topic=topic.topic, partitions=[answer])])
 
@@ -68,10 +68,10 @@ class ToyBroker:
         (topic,) = request.topics
         rows = [
             list_offsets.ListOffsetsPartitionResponse(
-                partition_index=each.partition_index,
-                offset=self.end(self.logs[topic.name][each.partition_index]),
+                partition_index=requested.partition_index,
+                offset=self.end(self.logs[topic.name][requested.partition_index]),
             )
-            for each in topic.partitions
+            for requested in topic.partitions
         ]
         return list_offsets.RESPONSE(topics=[list_offsets.ListOffsetsTopicResponse(name=topic.name, partitions=rows)])
 
@@ -90,7 +90,7 @@ def serving(broker: ToyBroker) -> Iterator[Address]:
         disable_nagle_algorithm = True
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # a load that found a lie hangs up
+            with suppress(ConnectionError):  # a load that finds a wrong response closes the connection
                 while length := self.rfile.read(4):
                     answer = broker.answer(self.rfile.read(int.from_bytes(length, "big")))
                     self.wfile.write(struct.pack(">i", len(answer)) + answer)
