@@ -162,7 +162,6 @@ class Node:
                         nursery.start_soon(work)
                     nursery.start_soon(self.groups.run)
                     await nursery.start(server.run)
-                    self.is_up = True
                     task_status.started()
         finally:
             self.is_up = False
@@ -212,8 +211,8 @@ class Cluster:
             node = self.nodes[broker_id] = Node(self, broker_id, path, texts)
             await self._nursery.start(node.run)
             endpoint = Endpoint("PLAINTEXT", "127.0.0.1", node.port)
-            # Existing brokers and topics first.
-            node.controller.image = Image(cluster_id="test")
+            # Existing brokers and topics first: a change that arrived before them would name an unknown topic.
+            node.is_up = True
             known = [BrokerAdded(broker) for broker in self.image.brokers.values() if broker.id != broker_id]
             node.controller.hear(*known, *(TopicAdded(topic) for topic in self.image.topics.values()))
             await recover_unsound(node.replicas, _no_bump)
