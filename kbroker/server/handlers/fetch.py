@@ -415,10 +415,9 @@ class _Fetch:
 
     def _record_follower(self, partition: Partition, target: FetchTarget) -> ErrorCode:
         """Records that the follower has all offsets before its fetch offset. Returns an error if it is no replica."""
+        # A delayed fetch was counted when it arrived: its second read does not prove that the follower is alive.
         if self.deadline is not None:
-            return (
-                ErrorCode.NONE
-            )  # a delayed fetch was counted when it arrived; it does not prove that the follower is alive
+            return ErrorCode.NONE
         leadership = partition.leadership
         body = self.request.body
         epoch: int = body.replica_state.replica_epoch if self.request.version >= 15 else -1

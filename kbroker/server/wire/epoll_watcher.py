@@ -62,9 +62,8 @@ class EpollWatcher:
         self._left_events: list[tuple[int, int]] = []  # of a round that ended early
         self._is_awake = False
         self._spinning = Spinning(_involuntary_switches)
-        self._wakeup = os.eventfd(
-            0, os.EFD_NONBLOCK | os.EFD_CLOEXEC
-        )  # wakes this task when another task calls `call_again`
+        # Wakes this task when another task calls `call_again`.
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup, select.EPOLLIN)
         self._read_ahead = ReadAhead(nursery)
 
