@@ -108,6 +108,8 @@ class Dispatch:
             await self._answer_large(request)
         except PeerError as error:
             connection.drop(str(error))
+        except Exception as error:  # of the decoder, or no memory: there is no request that could be answered
+            connection.close_after_bug(error)
         finally:
             connection.release()
             self.run.write()
