@@ -34,12 +34,15 @@ class TimeSlice:
         self._monotonic = clock.monotonic
         self._end = self._monotonic() + _SLICE_SECONDS
 
+    def is_over(self) -> bool:
+        return self._monotonic() >= self._end
+
     async def checkpoint_if_over(self) -> bool:
         """Lets other tasks run if the slice is over, and begins the next slice.
 
         Returns whether other tasks ran: the caller must then check again everything that they may have changed.
         """
-        if self._monotonic() < self._end:
+        if not self.is_over():
             return False
         await trio.lowlevel.checkpoint()
         self._end = self._monotonic() + _SLICE_SECONDS

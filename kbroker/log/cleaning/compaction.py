@@ -88,13 +88,15 @@ class CompactionPlan(NamedTuple):
 
 
 class Compaction:
-    def __init__(self, plan: CompactionPlan, pace: Pace) -> None:
+    def __init__(self, plan: CompactionPlan, pace: Pace, *, is_alone: bool = False) -> None:
+        """`is_alone`: no other thread of this process waits for the interpreter."""
         self.read_bytes = self.written_bytes = 0
         self.map_use = 0.0
         self._plan = plan
         self._limits = plan.limits
         self._filesystem = plan.filesystem
         self._pace = pace
+        self._is_alone = is_alone
         self._map = OffsetMap(1)
         self._filter: BatchFilter | None = None
 
@@ -122,6 +124,7 @@ class Compaction:
             CleanedTransactions(self._plan.aborted),
             self._plan.producers,
             self._pace.tick,
+            first_mapped_offset=start,
             end_offset=end,
             now_ms=self._plan.now_ms,
             delete_retention_ms=self._plan.config.delete_retention_ms,
@@ -130,14 +133,10 @@ class Compaction:
 
     def _new_map(self, dirty: Sequence[SourceSegment]) -> OffsetMap:
         """Returns a map for all dirty records, or of the maximum size if that is smaller."""
-        most = max(int(self._limits.dedupe_buffer_size / BYTES_PER_KEY * self._limits.load_factor), 1)
-        count = 0
-        for source in dirty:
-            for _data, _at, header in self._batches(source, is_header_enough=True):
-                count += header.record_count
-            if count >= most:
-                break
-        return OffsetMap(min(most, count), self._limits.dedupe_buffer_size)
+        limits = self._limits
+        most = max(int(limits.dedupe_buffer_size / BYTES_PER_KEY * limits.load_factor), 1)
+        count = sum(source.end_offset - source.base_offset for source in dirty)
+        return OffsetMap(min(most, count), limits.dedupe_buffer_size, is_alone=self._is_alone)
 
     def _map_keys(self, source: SourceSegment, start: int, transactions: CleanedTransactions) -> bool:
         """Maps the keys of a segment. Returns False if the map is full: it then ends with the last complete batch."""
@@ -232,9 +231,7 @@ class Compaction:
 
     # Reading the files
 
-    def _batches(
-        self, source: SourceSegment, start_offset: int = 0, *, is_header_enough: bool = False
-    ) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    def _batches(self, source: SourceSegment, start_offset: int = 0) -> Iterator[tuple[bytes, int, BatchHeader]]:
         """Yields buffer, position in the buffer and header of every batch that ends at `start_offset` or later."""
         try:
             file = self._filesystem.open(source.path)
@@ -252,8 +249,7 @@ class Compaction:
                     if at + header.size > len(chunk):
                         break
                     if header.last_offset >= start_offset:
-                        if not is_header_enough:
-                            validate_stored_batch(chunk, at)
+                        validate_stored_batch(chunk, at)
                         yield chunk, at, header
                     at += header.size
                 if not at:

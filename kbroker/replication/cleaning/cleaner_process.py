@@ -10,6 +10,7 @@ broker renames them. It ends as soon as stdin does, so it never outlives the bro
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import queue
@@ -19,7 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from kbroker.errors import StorageFailure
 from kbroker.log.cleaning.compaction import Compaction, CompactionPlan
@@ -52,13 +53,13 @@ class Failure(NamedTuple):
         return RuntimeError(f"Compaction failed in its process:\n{self.message}")
 
 
-def send(stream: BinaryIO, message: Any) -> None:
+def send(stream: IO[bytes], message: Any) -> None:
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     stream.write(_LENGTH.pack(len(data)) + data)
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> Any:
+def receive(stream: IO[bytes]) -> Any:
     """Returns the next message. Raises EOFError if the other side has ended."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
@@ -70,7 +71,7 @@ def receive(stream: BinaryIO) -> Any:
 class _ReportedPace:
     """Reports each read and write, and goes on when the broker has answered: the broker limits the rate."""
 
-    def __init__(self, messages: queue.SimpleQueue[Any], out: BinaryIO) -> None:
+    def __init__(self, messages: queue.SimpleQueue[Any], out: IO[bytes]) -> None:
         self._messages = messages
         self._out = out
 
@@ -85,6 +86,7 @@ class _ReportedPace:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches all processes of a terminal: the broker decides
     os.nice(_NICENESS)
+    gc.disable()  # compaction makes no cycles, and its map has millions of objects
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(messages,), daemon=True).start()
     out = sys.stdout.buffer
@@ -93,7 +95,7 @@ def main() -> None:
     while True:
         match messages.get():
             case CompactionPlan() as plan:
-                compaction = Compaction(plan, pace)
+                compaction = Compaction(plan, pace, is_alone=True)
             case str() as method, Sequence() as arguments:
                 assert compaction is not None
                 try:

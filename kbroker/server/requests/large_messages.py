@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.protocol.compiler.load import Decode, Encode, codec
 from kbroker.protocol.values import Value
-from kbroker.server.requests.request import Request, Route
+from kbroker.server.requests.request import LongRequest, Request, Route
 from kbroker.server.wire.request_slot import RequestSlot
 
 if TYPE_CHECKING:
@@ -26,10 +26,12 @@ _ELEMENTS_PER_STEP: Final = 2_000
 _OWN_REFERENCES: Final = 3  # of the message, of a variable, of the call that counts them: a handler keeps no other
 
 
-async def read_large_request(work: ThreadWork, route: Route, frame: memoryview, slot: RequestSlot) -> Request:
+async def read_large_request(
+    work: ThreadWork, route: Route, frame: memoryview, slot: RequestSlot, reply_soon: Callable[[Request, Any], None]
+) -> Request:
     """Decodes a request in a thread. Raises PeerError if it is malformed."""
     header, position = route.decode_header(frame)
-    request = Request(route, header.correlation_id, header.client_id, None, slot)
+    request = LongRequest(route, header.correlation_id, header.client_id, slot, reply_soon)
     quotas = route.quotas
     # With quotas, the decoder of the route measures time, which works on the event loop only.
     decode = route.decode if quotas is None else codec(route.api.request, route.version).decode
