@@ -198,3 +198,23 @@ async def test_a_fetch_that_is_dropped_before_its_turn_is_not_woken(waiters: Fet
     await completed_in_turns(done, MANY // 2)
     await trio.testing.wait_all_tasks_blocked()
     assert set(done) == set(parked[MANY // 2 :])
+
+
+async def test_cancelled_deadlines_leave_the_heap_when_those_beside_them_were_called(
+    nursery: trio.Nursery, mock_clock: trio.testing.MockClock
+) -> None:
+    deadlines = Deadlines()
+    nursery.start_soon(deadlines.run)
+    await trio.testing.wait_all_tasks_blocked()
+    called: list[int] = []
+    late = [deadlines.add(1000, lambda: None) for _ in range(400)]
+    for number in range(600):
+        deadlines.add(1, lambda number=number: called.append(number))  # type: ignore[misc]
+    for deadline in late:
+        deadline.cancel()
+    assert len(deadlines) == 1000  # less than half of them are cancelled
+    mock_clock.jump(1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert called == list(range(600))
+    assert len(deadlines) == 0
+    nursery.cancel_scope.cancel()
