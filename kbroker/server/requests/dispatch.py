@@ -17,6 +17,8 @@ from importlib import import_module
 from types import CoroutineType
 from typing import Any, Final, cast
 
+import trio
+
 from kbroker.errors import PeerError, Refusal
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
@@ -28,6 +30,7 @@ from kbroker.server.requests.controller_apis import CONTROLLER_APIS, only_on_con
 from kbroker.server.requests.large_messages import has_many_elements, read_large_request, reply_at_length
 from kbroker.server.requests.repeated_requests import RepeatedRequests
 from kbroker.server.requests.request import Handler, Request, Route, read_request
+from kbroker.server.requests.thread_work import MAX_THREADS
 from kbroker.server.wire.connection import Connection
 from kbroker.server.wire.request_slot import RequestSlot
 
@@ -57,6 +60,7 @@ class Dispatch:
         self._quotas.on_switch = self._forget_routes
         self._repeated: dict[int, RepeatedRequests] = {}
         self._interceptor = context.interceptor
+        self._large_requests = trio.Semaphore(MAX_THREADS)  # each may take a few hundred megabytes
         self.bugs = 0
         self.counts: dict[tuple[str, int], list[int]] = {}
         """Number of requests by API and version, as a list of one number that the route increments."""
@@ -115,9 +119,10 @@ class Dispatch:
     async def _handle_large(self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot) -> None:
         """Handles a large request. Its connection is held until the response is encoded, or the request waits."""
         try:
-            work = self._context.thread_work
-            request = await read_large_request(work, route, frame, slot, self._reply_soon)
-            await self._answer_large(request)
+            async with self._large_requests:
+                work = self._context.thread_work
+                request = await read_large_request(work, route, frame, slot, self._reply_soon)
+                await self._answer_large(request)
         except PeerError as error:
             connection.drop(str(error))
         except Exception as error:  # of the decoder, or no memory: there is no request that could be answered
@@ -158,7 +163,7 @@ class Dispatch:
         self.run.write()
 
     async def _reply(self, request: Request, response: Any) -> None:
-        if request.route.holds_slices or not has_many_elements(response):
+        if not has_many_elements(response):
             request.reply_at_once(response)
         else:
             await reply_at_length(self._context.thread_work, request, response)

@@ -101,8 +101,8 @@ class Request:
         header = self._header(len(body))
         self.slot.complete((header + body,) if len(body) < COPY_SIZE else (header, body))
 
-    def reply_in_parts(self, parts: Sequence[bytes]) -> None:
-        """Like `reply_encoded`, for a body that is cut into parts."""
+    def reply_in_parts(self, parts: Sequence[Any]) -> None:
+        """Like `reply_encoded`, for a body that is cut into parts, with slices of files between them."""
         self.slot.complete((self._header(sum(map(len, parts))), *parts))
 
     def _framed(self, parts: list[Any]) -> list[Any]:
