@@ -20,6 +20,7 @@ from benchmarks.broker_process import (
     running_apache_kafka,
     running_kbroker,
 )
+from benchmarks.cleaner import run_cleaner
 from benchmarks.clients import run_clients
 from benchmarks.groups import run_groups, run_loading
 from benchmarks.results import Measure, Results, to_json
@@ -32,8 +33,8 @@ from tools.jars import FetchFailed, MavenMissing
 
 __all__ = ["main"]
 
-SECTIONS = ("wire", "groups", "clients", "spark", "scale", "protocol")
-SIDE_BY_SIDE = {"wire", "groups", "clients", "spark"}
+SECTIONS = ("wire", "cleaner", "groups", "clients", "spark", "scale", "protocol")
+SIDE_BY_SIDE = {"wire", "cleaner", "groups", "clients", "spark"}
 README_CHART = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.svg"
 
 
@@ -115,6 +116,8 @@ def _run_side_by_side(options: argparse.Namespace, results: Results, stack: Exit
     selection = {"only": options.rows, "rounds": options.rounds, "quick": options.quick}
     if "wire" in options.sections:
         run_wire(subject, rival, results, **selection)
+    if "cleaner" in options.sections:
+        run_cleaner(subject, rival, results, **selection)
     if "groups" in options.sections:
         run_groups(subject, rival, results, **selection)
     if "clients" in options.sections and tools is not None:

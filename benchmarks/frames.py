@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.encoding import CORRELATION_AT, Buffer, compact, frame, read_uvarint, string, uvarint, varint
@@ -14,19 +15,24 @@ from kbroker.protocol.crc32c import crc32c
 
 __all__ = [
     "CORRELATION_AT",
+    "NO_CONFIGS",
     "Buffer",
     "FetchAnswer",
     "ProduceAnswer",
     "ProducerId",
+    "alter_configs_frame",
     "batch_is_whole",
     "create_topic_frame",
+    "describe_log_dirs_frame",
     "fetch_frame",
     "init_producer_frame",
     "list_offsets_frame",
     "make_records",
     "next_offset_after",
     "produce_frame",
+    "read_alter_configs_answer",
     "read_create_topic_answer",
+    "read_describe_log_dirs_answer",
     "read_fetch_answer",
     "read_init_producer_answer",
     "read_list_offsets_answer",
@@ -35,6 +41,8 @@ __all__ = [
 ]
 
 PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 19, 22
+DESCRIBE_LOG_DIRS, INCREMENTAL_ALTER_CONFIGS = 35, 44
+NO_CONFIGS: Mapping[bytes, bytes] = {}
 FIRST_FLEXIBLE_PRODUCE = 9
 FIRST_FLEXIBLE_FETCH = 12
 LATEST = -1
@@ -67,19 +75,39 @@ class FetchAnswer(NamedTuple):
 NO_PRODUCER = ProducerId(-1, -1)
 
 
-def make_records(count: int, size: int) -> bytes:
-    """Returns encoded records without keys and headers; random values, so that they cannot be compressed."""
+def make_records(count: int, size: int, *, keys: Sequence[bytes] = (), is_text: bool = False) -> bytes:
+    """Returns encoded records without headers, with the given keys or without keys.
+
+    The values are random, so that they cannot be compressed, or text that a codec makes three to four times smaller.
+    """
     records = bytearray()
     for index in range(count):
-        body = b"\0" + varint(0) + varint(index) + varint(-1) + varint(size) + os.urandom(size) + varint(0)
+        key = varint(len(keys[index])) + keys[index] if keys else varint(-1)
+        value = make_text(size) if is_text else os.urandom(size)
+        body = b"\0" + varint(0) + varint(index) + key + varint(size) + value + varint(0)
         records += varint(len(body)) + body
     return bytes(records)
 
 
+def make_text(size: int) -> bytes:
+    """Returns orders as JSON, with random fields."""
+    text = b""
+    while len(text) < size:
+        number = int.from_bytes(os.urandom(6), "big")
+        text += b'{"order": %d, "customer": "c-%05d", "state": "shipped", "items": [%d, %d]}' % (
+            number,
+            number % 50_000,
+            number % 97,
+            number % 89,
+        )
+    return text[:size]
+
+
 def record_batch(
-    count: int, records: bytes, *, now_ms: int, producer: ProducerId = NO_PRODUCER, sequence: int = -1
+    count: int, records: bytes, *, now_ms: int, producer: ProducerId = NO_PRODUCER, sequence: int = -1, codec: int = 0
 ) -> bytes:
-    tail = struct.pack(">hiqqqhii", 0, count - 1, now_ms, now_ms, *producer, sequence, count) + records
+    """Returns a batch. The caller has compressed the records with the codec."""
+    tail = struct.pack(">hiqqqhii", codec, count - 1, now_ms, now_ms, *producer, sequence, count) + records
     rest = struct.pack(">ibI", -1, 2, crc32c(tail)) + tail
     return struct.pack(">qi", 0, len(rest)) + rest
 
@@ -157,8 +185,9 @@ def batch_is_whole(answer: Buffer, position: int) -> bool:
     return len(batch) == 12 + length and struct.unpack_from(">I", batch, 17)[0] == crc32c(batch[21:])
 
 
-def create_topic_frame(topic: bytes, partitions: int) -> bytearray:
-    body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihii", partitions, 1, 0, 0)
+def create_topic_frame(topic: bytes, partitions: int, configs: Mapping[bytes, bytes] = NO_CONFIGS) -> bytearray:
+    body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihii", partitions, 1, 0, len(configs))
+    body += b"".join(string(name) + string(value) for name, value in configs.items())
     return frame(CREATE_TOPICS, 2, body + struct.pack(">ib", TIMEOUT_MS, 0))
 
 
@@ -166,6 +195,44 @@ def read_create_topic_answer(answer: Buffer, topic: bytes) -> int:
     """Returns the error code."""
     code: int = struct.unpack_from(">h", answer, 4 + 4 + 4 + 2 + len(topic))[0]
     return code
+
+
+def alter_configs_frame(kind: int, name: bytes, configs: Mapping[bytes, bytes]) -> bytearray:
+    """Returns an IncrementalAlterConfigs request. `kind`: 2 a topic, 4 a broker; an empty name is all brokers."""
+    body = struct.pack(">ib", 1, kind) + string(name) + struct.pack(">i", len(configs))
+    body += b"".join(string(key) + b"\0" + string(value) for key, value in configs.items())
+    return frame(INCREMENTAL_ALTER_CONFIGS, 0, body + b"\0")
+
+
+def read_alter_configs_answer(answer: Buffer) -> int:
+    """Returns the error code."""
+    code: int = struct.unpack_from(">h", answer, 4 + 4 + 4)[0]
+    return code
+
+
+def describe_log_dirs_frame(topic: bytes) -> bytearray:
+    """Returns a request for the size of partition 0."""
+    return frame(DESCRIBE_LOG_DIRS, 1, struct.pack(">i", 1) + string(topic) + struct.pack(">ii", 1, 0))
+
+
+def read_describe_log_dirs_answer(answer: Buffer, topic: bytes) -> int:
+    """Returns the size of the partition in bytes; 0 if it is in none of the directories."""
+    size = 0
+    (directories,) = struct.unpack_from(">i", answer, 8)
+    position = 12
+    for _ in range(directories):
+        (length,) = struct.unpack_from(">h", answer, position + 2)
+        position += 2 + 2 + length
+        (topics,) = struct.unpack_from(">i", answer, position)
+        position += 4
+        for _ in range(topics):
+            position += 2 + len(topic)
+            (partitions,) = struct.unpack_from(">i", answer, position)
+            position += 4
+            for _ in range(partitions):
+                size += struct.unpack_from(">q", answer, position + 4)[0]
+                position += 4 + 8 + 8 + 1
+    return size
 
 
 def init_producer_frame() -> bytearray:

@@ -42,12 +42,14 @@ class Payload:
 
     count: int
     variants: Sequence[bytes]
+    codec: int = 0
+    """Codec with which the variants are compressed."""
 
     def batches(self, producer: ProducerId | None = None, *, requests: int = 0) -> list[bytes]:
         """Returns a batch for each variant; with a producer id, a batch for each request, in sequence."""
         now_ms = int(time.time() * 1000)
         if producer is None:
-            return [record_batch(self.count, records, now_ms=now_ms) for records in self.variants]
+            return [record_batch(self.count, records, now_ms=now_ms, codec=self.codec) for records in self.variants]
         return [
             record_batch(
                 self.count,
@@ -55,6 +57,7 @@ class Payload:
                 now_ms=now_ms,
                 producer=producer,
                 sequence=index * self.count,
+                codec=self.codec,
             )
             for index in range(requests)
         ]

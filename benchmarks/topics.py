@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.connection import Address, call
 from benchmarks.frames import (
+    NO_CONFIGS,
     ProducerId,
     batch_is_whole,
     create_topic_frame,
@@ -40,8 +42,10 @@ class Topic:
     ends: list[int] = field(default_factory=lambda: [0])
 
 
-def create_topic(address: Address, name: bytes, partitions: int = 1) -> Topic:
-    code = read_create_topic_answer(call(address, create_topic_frame(name, partitions)), name)
+def create_topic(
+    address: Address, name: bytes, partitions: int = 1, configs: Mapping[bytes, bytes] = NO_CONFIGS
+) -> Topic:
+    code = read_create_topic_answer(call(address, create_topic_frame(name, partitions, configs)), name)
     if code:
         raise WrongAnswer(f"CreateTopics of {name.decode()}: error {code}")
     topic = Topic(name, [0] * partitions)

@@ -14,6 +14,7 @@ from benchmarks.load import Payload, fetch, produce, produce_on_many
 from benchmarks.results import Comparison, Measure, Results
 from benchmarks.rounds import failure_of, run_in_turn
 from benchmarks.topics import Topic, create_topic, log_end_offsets, verify
+from kbroker.protocol.compression import Codec, compress
 
 __all__ = ["ROWS", "FetchLoad", "ProduceLoad", "Row", "SpreadLoad", "make_payload", "run_wire"]
 
@@ -36,6 +37,7 @@ class ProduceLoad:
     version: int = 7
     acks: int = 1
     idempotent: bool = False
+    codec: Codec = Codec.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ ROWS = (
     Row("produce 80x200B (16 KB)", "msg/s", 2.0, ProduceLoad(80, 200, 5, 8_000)),
     Row("produce 1000x100B", "msg/s", 1.3, ProduceLoad(1000, 100, 5, 2_000)),
     Row("produce 1000x1000B (1 MB)", "MB/s", 1.2, ProduceLoad(1000, 1000, 5, 400)),
+    Row("produce 80x200B (16 KB), lz4", "msg/s", 1.5, ProduceLoad(80, 200, 5, 8_000, codec=Codec.LZ4)),
+    Row("produce 80x200B (16 KB), zstd", "msg/s", 1.5, ProduceLoad(80, 200, 5, 8_000, codec=Codec.ZSTD)),
+    Row("produce 1000x100B, lz4", "msg/s", 1.5, ProduceLoad(1000, 100, 5, 2_000, codec=Codec.LZ4)),
+    Row("produce 1000x100B, zstd", "msg/s", 1.5, ProduceLoad(1000, 100, 5, 2_000, codec=Codec.ZSTD)),
     Row("modern 1x200B, acks=all, idempotent, v11", "req/s", 2.0, ProduceLoad(1, 200, 5, 4_000, 11, -1, True)),
     Row("modern 80x200B, acks=all, idempotent, v11", "msg/s", 2.0, ProduceLoad(80, 200, 5, 1_000, 11, -1, True)),
     Row("100 connections, 1x200B, 1 in flight", "req/s", 1.2, SpreadLoad(1, 200, 100, 1, 20_000), cpu_limit=0.75),
@@ -157,8 +163,10 @@ class Lane:
                 topic.ends[:] = log_end_offsets(self.broker.address, topic)
 
 
-def make_payload(count: int, size: int) -> Payload:
-    return Payload(count, [make_records(count, size) for _ in range(16 if count * size < 50_000 else 4)])
+def make_payload(count: int, size: int, codec: Codec = Codec.NONE) -> Payload:
+    """Returns batches of random values, or with a codec of compressed text."""
+    variants = [make_records(count, size, is_text=bool(codec)) for _ in range(16 if count * size < 50_000 else 4)]
+    return Payload(count, [compress(codec, records) for records in variants], codec)
 
 
 def run_wire(subject: Broker, rival: Broker | None, results: Results, *, only: str, rounds: int, quick: bool) -> None:
@@ -181,7 +189,10 @@ def run_wire(subject: Broker, rival: Broker | None, results: Results, *, only: s
 
 def _compare(row: Row, lanes: Sequence[Lane], rounds: int, divisor: int) -> Comparison:
     load = row.load
-    payload = make_payload(*(STORED_BATCH if isinstance(load, FetchLoad) else (load.count, load.size)))
+    if isinstance(load, FetchLoad):
+        payload = make_payload(*STORED_BATCH)
+    else:
+        payload = make_payload(load.count, load.size, load.codec if isinstance(load, ProduceLoad) else Codec.NONE)
     works = [partial(lane.run, load, payload, divisor) for lane in lanes]
     medians, failure = run_in_turn(row.name, works, rounds=rounds)
     if failure is not None:

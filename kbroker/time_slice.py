@@ -1,12 +1,12 @@
 """Divides long work on the event loop into slices of 2 ms, so that requests never wait long for their turn.
 
 Work over all partitions, groups or records of a broker runs on the loop, since it changes the loop's state. It calls
-`checkpoint_if_over` after each item. Requests with many elements use `respond_in_slices`.
+`checkpoint_if_over` after each item. Requests with many elements use `respond_in_slices` or `finish_in_slices`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import CoroutineType
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ import trio
 
 from kbroker.clock import Clock
 
-__all__ = ["TimeSlice", "map_in_slices", "respond_in_slices"]
+__all__ = ["TimeSlice", "finish_in_slices", "map_in_slices", "respond_in_slices"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,15 +34,52 @@ class TimeSlice:
         self._monotonic = clock.monotonic
         self._end = self._monotonic() + _SLICE_SECONDS
 
+    def is_over(self) -> bool:
+        return self._monotonic() >= self._end
+
     async def checkpoint_if_over(self) -> bool:
         """Lets other tasks run if the slice is over, and begins the next slice.
 
         Returns whether other tasks ran: the caller must then check again everything that they may have changed.
         """
-        if self._monotonic() < self._end:
+        if not self.is_over():
             return False
         await trio.lowlevel.checkpoint()
         self._end = self._monotonic() + _SLICE_SECONDS
+        return True
+
+
+def finish_in_slices(clock: Clock, steps: Generator[None, None, R]) -> Any:
+    """Returns the result of `steps`, which yields after each element.
+
+    If that takes longer than one slice, returns a coroutine that does the rest. Other tasks then run between two steps,
+    so `steps` must not rely on anything that they may change.
+    """
+    finished: list[R] = []
+    if _run_one_slice(clock, steps, finished):
+        return finished[0]
+    return _finish_later(clock, steps, finished)
+
+
+async def _finish_later(clock: Clock, steps: Generator[None, None, R], finished: list[R]) -> R:
+    turn = _turn_of_loop()
+    while True:
+        async with turn:
+            if _run_one_slice(clock, steps, finished):
+                return finished[0]
+
+
+def _run_one_slice(clock: Clock, steps: Generator[None, None, R], finished: list[R]) -> bool:
+    """Runs steps until the slice is over. Returns whether they have ended; then `finished` has their result."""
+    monotonic = clock.monotonic
+    end = monotonic() + _SLICE_SECONDS
+    try:
+        while True:
+            next(steps)
+            if monotonic() >= end:
+                return False
+    except StopIteration as stop:
+        finished.append(stop.value)
         return True
 
 

@@ -226,6 +226,9 @@ class BrokerConfig(InactiveBrokerConfig):
     log_cleaner_min_compaction_lag_ms = int64(
         0, at_least(0), "Broker's default for min.compaction.lag.ms.", update=CLUSTER_WIDE
     )
+    log_cleaner_threads = int32(
+        1, at_least(0), "Number of logs that the log cleaner compacts at a time.", update=CLUSTER_WIDE
+    )
     log_cleanup_policy = strings(
         ("delete",), some_of("compact", "delete"), "Broker's default for cleanup.policy.", update=CLUSTER_WIDE
     )

@@ -194,7 +194,6 @@ class InactiveBrokerConfig(ConfigTable):
         10, at_least(1), "Polling interval of the reporters in kafka.metrics.reporters."
     )
     kafka_metrics_reporters = strings((), None, "Java classes that report Yammer metrics.")
-    log_cleaner_threads = int32(1, at_least(0), "Number of threads of the log cleaner.", update=CLUSTER_WIDE)
     log_dir_failure_timeout_ms = int64(
         30_000,
         at_least(1),

@@ -1,6 +1,6 @@
 """Part of compaction that runs on the loop: measures a log, starts a round, swaps the segments at its end.
 
-The work in between is in `cleaning.compaction`, in a thread, and never uses a log.
+The work in between is in `cleaning.compaction`, in a thread or a process, and never uses a log.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.log.cleaning.cleanable import Cleanable, find_cleanable
-from kbroker.log.cleaning.cleaned_segment import CleanedSegment
-from kbroker.log.cleaning.compaction import Compaction, Limits, Pace, SourceSegment
+from kbroker.log.cleaning.cleaned_segment import CleanedFiles
+from kbroker.log.cleaning.compaction import CompactionPlan, Limits, SourceSegment
 from kbroker.log.open_log import OpenLog
 from kbroker.log.segments.segment import Segment
 
-__all__ = ["begin_compaction", "cleanable_of", "replace_segments"]
+__all__ = ["cleanable_of", "plan_compaction", "replace_segments"]
 
 
 def cleanable_of(log: OpenLog, now_ms: int) -> Cleanable:
@@ -29,30 +29,29 @@ def cleanable_of(log: OpenLog, now_ms: int) -> Cleanable:
     )
 
 
-def begin_compaction(log: OpenLog, cleanable: Cleanable, now_ms: int, limits: Limits, pace: Pace) -> Compaction:
-    """Copies everything that a round needs to know of the log, because the round runs in a thread."""
+def plan_compaction(log: OpenLog, cleanable: Cleanable, now_ms: int, limits: Limits) -> CompactionPlan:
+    """Copies everything that a round needs to know of the log, because the round runs elsewhere."""
     end_offset = cleanable.first_uncleanable_offset
     segments = log.segments
     sources = [
-        SourceSegment(segment, segment.file.path, segment.base_offset, end, segment.ensure_size())
+        SourceSegment(segment.file.path, segment.base_offset, end, segment.ensure_size())
         for number, segment in enumerate(segments)
         if (end := segments.end_of(number)) is not None and end <= end_offset
     ]
-    return Compaction(
+    return CompactionPlan(
         log.files.filesystem,
         log.path,
         log.config,
         sources,
         cleanable,
-        aborted=log.aborted_transactions(segments.first.base_offset, end_offset),
-        producers=dict(log.producers.entries),
-        now_ms=now_ms,
-        limits=limits,
-        pace=pace,
+        log.aborted_transactions(segments.first.base_offset, end_offset),
+        dict(log.producers.entries),
+        now_ms,
+        limits,
     )
 
 
-def replace_segments(log: OpenLog, old: Sequence[Segment], cleaned: CleanedSegment, now_ms: int) -> bool:
+def replace_segments(log: OpenLog, old: Sequence[Segment], cleaned: CleanedFiles, now_ms: int) -> bool:
     """Replaces segments with the one that compaction has written. Slices of the old segments stay valid.
 
     Returns False if the segments are not in the log any more, or not next to each other. Raises StorageFailure if only

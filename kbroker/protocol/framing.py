@@ -67,6 +67,7 @@ class FrameReader:
         "_buffer",
         "_capacity",
         "_end",
+        "_holds",
         "_is_closed",
         "_is_filled",
         "_kind",
@@ -85,6 +86,7 @@ class FrameReader:
     def __init__(self, budget: ByteBudget, *, max_frame_size: int, poison: bool = False) -> None:
         self.is_unfinished = False
         self.is_held = False
+        self._holds = 0
         self._is_closed = False
         self._budget = budget
         self._max_frame_size = max_frame_size
@@ -194,11 +196,15 @@ class FrameReader:
             self.is_unfinished = True
 
     def hold(self) -> None:
-        """Keeps the frames of the last `take_frames`, and their reservation, until `release`: a thread reads them."""
+        """Keeps the frames of the last `take_frames`, and their reservation, until as many calls of `release`."""
+        self._holds += 1
         self.is_held = True
 
     def release(self) -> None:
-        """Ends a hold, and does what `finish_run` or `close` have left undone meanwhile."""
+        """Ends a hold, and after the last does what `finish_run` or `close` have left undone meanwhile."""
+        self._holds -= 1
+        if self._holds:
+            return
         self.is_held = False
         if self._is_closed:
             self._drop_buffer()

@@ -16,6 +16,7 @@ from kbroker.controller.image import Image, PartitionState, TopicImage
 from kbroker.errors import RecoveryNeeded, StorageFailure
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.refused_batches import RefusedBatches
+from kbroker.replication.fetch_waiters import FetchWakeups
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.log_dirs import LogDirs
 from kbroker.replication.partition import Partition
@@ -49,6 +50,7 @@ class AssignedReplicas:
         self.peers = peers or Peers(broker_id, clock, config.replica_lag_time_max_ms)
         self.roles = PendingRoles(broker_id)
         self.refused = RefusedBatches()
+        self.fetch_wakeups = FetchWakeups(clock)
         self.dirty: set[Partition] = set()
         """Partitions that were written to since maintenance looked at them."""
         self.republish: Callable[[str, int], None] = lambda topic, index: None
@@ -132,6 +134,7 @@ class AssignedReplicas:
             flusher=self._flusher,
             dirty=self.dirty,
             refused=self.refused,
+            wakeups=self.fetch_wakeups,
         )
 
     def _give_role(self, partition: Partition, state: PartitionState) -> None:

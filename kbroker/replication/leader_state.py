@@ -17,7 +17,8 @@ from kbroker.replication.leader_view import LeaderView, Proposal
 from kbroker.replication.peers import Decision, Peers
 
 if TYPE_CHECKING:
-    from kbroker.replication.partition import FetchWaiter, Partition
+    from kbroker.replication.fetch_waiters import FetchWaiter
+    from kbroker.replication.partition import Partition
 
 __all__ = ["LeaderState"]
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from typing import Protocol
 
 from kbroker.config.topic import TopicConfig
 from kbroker.controller.image import NO_LEADER, PartitionState
@@ -29,13 +28,14 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.refused_batches import RefusedBatches
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.record_batch import MAGIC_POSITION, ReadBuffer
+from kbroker.replication.fetch_waiters import FetchWaiter, FetchWaiters, FetchWakeups
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.follower_view import Restart, truncation_offset
 from kbroker.replication.leader_state import LeaderState
 from kbroker.replication.peers import Peers
 from kbroker.replication.storage_gate import StorageGate
 
-__all__ = ["FetchWaiter", "LongCheck", "Partition", "long_check"]
+__all__ = ["LongCheck", "Partition", "long_check"]
 
 _BATCHES_SINCE = 3
 _ZSTD_SINCE = 7
@@ -65,16 +65,6 @@ def _no_batch(version: int) -> str:
 
 def _no_zstd(version: int) -> str:
     return f"Produce requests with version {version} are not allowed to use ZStandard compression"
-
-
-class FetchWaiter(Protocol):
-    def on_visible(self, size: int) -> None:
-        """Notifies the fetch that `size` more bytes can be read."""
-        ...
-
-    def finish(self) -> None:
-        """Completes the fetch at once: the role has changed, or the replica is deleted."""
-        ...
 
 
 class Partition:
@@ -119,6 +109,7 @@ class Partition:
         flusher: Flusher,
         dirty: set[Partition],
         refused: RefusedBatches | None = None,
+        wakeups: FetchWakeups | None = None,
     ) -> None:
         """Creates a partition without a role: it neither leads nor follows."""
         self.topic = topic
@@ -131,7 +122,7 @@ class Partition:
         self.leader_epoch = -1
         self.insync_replicas = 0
         self.leadership: LeaderState | None = None  # only while leader, and with other replicas
-        self.fetch_waiters: set[FetchWaiter] = set()
+        self.fetch_waiters = FetchWaiters(wakeups)
         self.fetched_bytes = 0  # read for clients since the partition was opened
         self.gate = gate
         self._flusher = flusher
@@ -291,15 +282,15 @@ class Partition:
         The role is cleared before the waiters are called: they look at the partition again.
         """
         self._refuse_parked(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        waiters = self.waiters()
         leadership, self.leadership = self.leadership, None
         self.is_leader = False
         self._visible_bytes = self.log_handle.appended_bytes
         if leadership is not None:
             for done in leadership.log_start_waiters:
                 done()
-        for waiter in waiters:
-            waiter.finish()
+            for waiter in list(leadership.replica_waiters):
+                waiter.finish()
+        self.fetch_waiters.finish_all()
 
     def waiters(self) -> list[FetchWaiter]:
         """Returns the delayed fetches of consumers and followers."""
@@ -458,9 +449,9 @@ class Partition:
         parked = self._parked
         while parked and parked[0][0] < offset:
             parked.popleft()[1](ErrorCode.NONE)
-        if self.fetch_waiters:
-            for waiter in list(self.fetch_waiters):
-                waiter.on_visible(size)
+        waiters = self.fetch_waiters
+        if waiters.waiting or waiters.due:
+            waiters.on_visible(size)
 
     # Reading
 

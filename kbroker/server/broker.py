@@ -229,6 +229,7 @@ class _Broker:
                     await self._create_topics(topics)
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
+                background.start_soon(self._replicas.fetch_wakeups.run)
                 background.start_soon(self._maintenance(context).run)
                 status.cleaner = cleaner = LogCleaner(self._replicas, self._flusher, config, self._clock)
                 self._controller.add_listener(cleaner.on_image)

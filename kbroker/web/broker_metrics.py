@@ -19,7 +19,8 @@ from kbroker.errors import Refusal, StorageFailure
 from kbroker.group.classic.states import GroupState
 from kbroker.log.open_log import OpenLog
 from kbroker.replication.cleaning.log_cleaner import LogCleaner
-from kbroker.replication.partition import FetchWaiter, Partition
+from kbroker.replication.fetch_waiters import FetchWaiter
+from kbroker.replication.partition import Partition
 from kbroker.server.context import Context
 from kbroker.server.status import BrokerStatus
 from kbroker.server.wire.network import Network
@@ -107,7 +108,7 @@ class BrokerMetrics:
             if partition_table.replica(partition.topic, partition.index) is not partition:
                 continue  # deleted while this loop had yielded
             count += 1
-            waiting |= partition.fetch_waiters
+            waiting.update(partition.fetch_waiters)
             under_min_isr += partition.is_leader and partition.insync_replicas < partition.min_insync_replicas
             traffic.setdefault(partition.topic_id, Traffic(partition.topic)).add(partition)
             size = _log_size(partition.log_handle.opened, sizes.get(partition))

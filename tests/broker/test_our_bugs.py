@@ -10,6 +10,7 @@ import trio.testing
 
 from kbroker.log.files.filesystem import OsFile
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages.metadata import MetadataRequestTopic
 from kbroker.protocol.messages.produce import PartitionProduceData, TopicProduceData
 from kbroker.testing.running_broker import RunningBroker
 from tests.broker.batches import make_batch
@@ -75,3 +76,20 @@ async def test_a_bug_in_a_write_harms_one_partition_and_leaves_nothing_half_writ
         assert (answer.error_code, answer.base_offset) == (0, 0)
     assert [record.value for record in await other.read_all("t", partition=0)] == [b"0"]
     assert [record.value for record in await other.read_all("t", partition=1)] == [b"1", b"?" * 500]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError()], ids=["bug", "no memory"])
+async def test_a_bug_while_a_large_request_is_decoded_closes_its_connection_only(
+    broker: RunningBroker, connect_to: Connect, client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    await client.create_topic("t")
+    unlucky = await connect_to(broker)
+
+    def fail_to_decode(*_arguments: Any, **_named: Any) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("kbroker.server.requests.large_messages._decode", fail_to_decode)
+    names = [MetadataRequestTopic(name=f"topic-{number}") for number in range(30_000)]
+    await unlucky.send("Metadata", 12, topics=names, allow_auto_topic_creation=False)
+    assert await unlucky.wait_closed() == b""
+    assert (await client.produce("t", make_batch(b"v"))).error_code == 0

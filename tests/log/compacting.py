@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from kbroker.log.cleaning.compaction import Limits
+from collections.abc import Sequence
+
+from kbroker.log.cleaning.compaction import Compaction, Limits, SourceSegment
 from kbroker.log.files.file_slice import FileSlice
-from kbroker.log.log_compaction import begin_compaction, cleanable_of, replace_segments
+from kbroker.log.log_compaction import cleanable_of, plan_compaction, replace_segments
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_log import OpenLog
+from kbroker.log.segments.segment import Segment
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.record_batch import iter_headers
 from kbroker.protocol.records import Record, build_batch, iter_records
@@ -61,12 +64,18 @@ def compact(log: OpenLog, now_ms: int = NOW, *, limits: Limits = AMPLE) -> None:
         log.cleaner_offset = found.first_dirty_offset
     if not found.cleanable_bytes:
         return
-    compaction = begin_compaction(log, found, now_ms, limits, NoPace())
+    compaction = Compaction(plan_compaction(log, found, now_ms, limits), NoPace())
     end_offset = compaction.build_map()
     for group in compaction.groups():
         cleaned = compaction.write_cleaned(group)
-        assert replace_segments(log, [source.segment for source in group], cleaned, now_ms)
+        assert replace_segments(log, segments_of(log, group), cleaned, now_ms)
     log.cleaner_offset = end_offset
+
+
+def segments_of(log: OpenLog, group: Sequence[SourceSegment]) -> list[Segment]:
+    """Returns the segments of the log that a group names."""
+    bases = {source.base_offset for source in group}
+    return [segment for segment in log.segments if segment.base_offset in bases]
 
 
 def seal(log: OpenLog, now_ms: int = NOW) -> None:

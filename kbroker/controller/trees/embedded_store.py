@@ -62,8 +62,9 @@ class EmbeddedStore:
     A broker opens one session. Tests open several to run a whole cluster in one process.
     """
 
-    def __init__(self, connection: sqlite3.Connection, make_room: MakeRoom = no_reserve) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: str, make_room: MakeRoom = no_reserve) -> None:
         self._connection = connection
+        self._path = path
         self._make_room = make_room
         self._limiter = trio.CapacityLimiter(1)
         self._watches = WatchTable()
@@ -84,7 +85,7 @@ class EmbeddedStore:
         try:
             return call(*arguments)
         except sqlite3.Error as failure:
-            raise storage_failure(failure) from failure
+            raise storage_failure(failure, self._path) from failure
 
     def open_session(self) -> int:
         """Returns the id of a new session: the zxid at its start."""
@@ -246,7 +247,7 @@ async def open_embedded_store(path: Path | str, make_room: MakeRoom = no_reserve
             if not make_room(failure):
                 raise
     try:
-        yield EmbeddedStore(connection, make_room)
+        yield EmbeddedStore(connection, str(path), make_room)
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(connection.close)

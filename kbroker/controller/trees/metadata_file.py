@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kbroker.errors import StorageFailure, UserError
+from kbroker.log.files.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     import sqlite3
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["open_metadata_file", "storage_failure"]
 
 FORMAT_VERSION: Final = 1
+
+_TRIAL: Final = bytes(1 << 16)
 
 # `creates` counts all children ever created: it numbers sequential nodes, as in ZooKeeper.
 _SCHEMA: Final = """
@@ -84,11 +87,28 @@ def _open_failure(failure: sqlite3.Error, path: str) -> Exception:
         return UserError(f"The metadata file {path} cannot be written: {failure}")
     if primary == sqlite3.SQLITE_NOTADB:
         return UserError(f"{path} is not a metadata file of kbroker.")
-    return storage_failure(failure)
+    return storage_failure(failure, path)
 
 
-def storage_failure(failure: sqlite3.Error) -> StorageFailure:
+def storage_failure(failure: sqlite3.Error, path: str) -> StorageFailure:
+    """Returns the failure of a statement on the file at `path`. Blocks.
+
+    SQLite reports only ENOSPC as full. A used-up quota (EDQUOT) is a failed write to it, and the errno is lost: whether
+    there is space, a write to another file of the directory shows.
+    """
     import sqlite3
 
-    primary = getattr(failure, "sqlite_errorcode", 0) & 0xFF
-    return StorageFailure(f"metadata file: {failure}", is_full=primary == sqlite3.SQLITE_FULL)
+    code = getattr(failure, "sqlite_errorcode", 0)
+    is_full = code & 0xFF == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR_WRITE and not _has_space(path))
+    return StorageFailure(f"metadata file: {failure}", is_full=is_full)
+
+
+def _has_space(path: str) -> bool:
+    """Whether the directory of the file has some space. True if a write fails for another reason."""
+    filesystem, trial = OsFileSystem(), f"{path}.trial"
+    try:
+        filesystem.replace(trial, _TRIAL, sync=False)
+        filesystem.remove(trial)
+    except StorageFailure as failure:
+        return not failure.is_full
+    return True

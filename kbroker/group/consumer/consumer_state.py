@@ -45,6 +45,7 @@ class ConsumerGroupState:
         "static_ids",
         "target_epoch",
         "targets",
+        "topic_users",
     )
 
     def __init__(self) -> None:
@@ -61,6 +62,8 @@ class ConsumerGroupState:
         """Instance id -> member id. Derived."""
         self.pattern_users: dict[str, int] = {}
         """Regular expression -> number of members that subscribe by it. Derived."""
+        self.topic_users: dict[str, int] = {}
+        """Topic -> number of members that name it and of patterns in use that match it. Derived."""
 
     def copy(self) -> ConsumerGroupState:
         """Returns a shallow copy: the values are immutable."""
@@ -69,7 +72,7 @@ class ConsumerGroupState:
         other.members, other.targets = self.members.copy(), self.targets.copy()
         other.currents, other.patterns = self.currents.copy(), self.patterns.copy()
         other.owners, other.static_ids = self.owners.copy(), self.static_ids.copy()
-        other.pattern_users = self.pattern_users.copy()
+        other.pattern_users, other.topic_users = self.pattern_users.copy(), self.topic_users.copy()
         return other
 
     def __eq__(self, other: object) -> bool:
@@ -106,9 +109,7 @@ class ConsumerGroupState:
         return member.topics
 
     def subscribed_topics(self) -> frozenset[str]:
-        # Most members of a group have the same subscription.
-        distinct = {(member.topics, member.regex): member for member in self.members.values()}
-        return frozenset(topic for member in distinct.values() for topic in self.topics_of(member))
+        return frozenset(self.topic_users)
 
     def assignor(self, default: str) -> str:
         """Returns the assignor that most members request, or the default if no member requests one."""
@@ -131,8 +132,12 @@ class ConsumerGroupState:
         old = self.members.get(member_id)
         if old is not None and old.instance_id is not None and self.static_ids.get(old.instance_id) == member_id:
             del self.static_ids[old.instance_id]
-        self._count_pattern(old, -1)
-        self._count_pattern(member, 1)
+        if old is not None:
+            self._count_topics(old.topics, -1)
+            self._count_pattern(old, -1)
+        if member is not None:
+            self._count_topics(member.topics, 1)
+            self._count_pattern(member, 1)
         if member is None:
             self.members.pop(member_id, None)
             return
@@ -140,13 +145,26 @@ class ConsumerGroupState:
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member_id
 
-    def _count_pattern(self, member: ConsumerMember | None, difference: int) -> None:
-        if member is not None and member.regex:
-            count = self.pattern_users.get(member.regex, 0) + difference
+    def _count_pattern(self, member: ConsumerMember, difference: int) -> None:
+        if not member.regex:
+            return
+        before = self.pattern_users.get(member.regex, 0)
+        count = before + difference
+        if count:
+            self.pattern_users[member.regex] = count
+        else:
+            del self.pattern_users[member.regex]
+        if (not before or not count) and member.regex in self.patterns:
+            self._count_topics(self.patterns[member.regex].topics, difference)
+
+    def _count_topics(self, topics: Iterable[str], difference: int) -> None:
+        users = self.topic_users
+        for topic in topics:
+            count = users.get(topic, 0) + difference
             if count:
-                self.pattern_users[member.regex] = count
+                users[topic] = count
             else:
-                del self.pattern_users[member.regex]
+                del users[topic]
 
     def set_target(self, member_id: str, target: Assignment | None) -> None:
         if target is None:
@@ -167,6 +185,11 @@ class ConsumerGroupState:
                 owners[partition_key] = member_id
 
     def set_pattern(self, regex: str, resolved: ResolvedPattern | None) -> None:
+        if self.is_used(regex):
+            if (old := self.patterns.get(regex)) is not None:
+                self._count_topics(old.topics, -1)
+            if resolved is not None:
+                self._count_topics(resolved.topics, 1)
         if resolved is None:
             self.patterns.pop(regex, None)
         else:

@@ -11,7 +11,7 @@ start. Never decides which records are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.log.files.filesystem import FileSystem
 from kbroker.log.segments.aborted_index import AbortedIndex, AbortedTransaction
@@ -21,7 +21,7 @@ from kbroker.log.segments.segment import LOG_SUFFIX
 from kbroker.log.segments.time_index import append_if_later, new_time_index
 from kbroker.protocol.record_batch import NO_TIMESTAMP, InvalidBatch, ReadBuffer, iter_headers
 
-__all__ = ["CLEANED_SUFFIX", "SWAP_SUFFIX", "CleanedSegment", "complete_swaps"]
+__all__ = ["CLEANED_SUFFIX", "SWAP_SUFFIX", "CleanedFiles", "CleanedSegment", "complete_swaps"]
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
@@ -29,8 +29,36 @@ _ALL_SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
 _CHUNK: Final = 1 << 20
 
 
+class CleanedFiles(NamedTuple):
+    """Files of a complete cleaned segment, with suffix `.cleaned`. The loop renames or discards them."""
+
+    filesystem: FileSystem
+    stem: str
+    base_offset: int
+    size: int
+
+    def begin_swap(self) -> None:
+        """Starts the swap. From now on a start after a crash completes it."""
+        self._rename(CLEANED_SUFFIX, SWAP_SUFFIX)
+
+    def end_swap(self) -> None:
+        """Ends the swap, after the replaced segments were renamed."""
+        self._rename(SWAP_SUFFIX, "")
+
+    def _rename(self, old: str, new: str) -> None:
+        for suffix in _ALL_SUFFIXES:
+            path = self.stem + suffix
+            if suffix != ABORTED_SUFFIX or self.filesystem.exists(path + old):
+                self.filesystem.rename(path + old, path + new)
+
+    def discard(self) -> None:
+        """Deletes the files: the log has changed, or writing has failed."""
+        for suffix in _ALL_SUFFIXES:
+            self.filesystem.remove(f"{self.stem}{suffix}{CLEANED_SUFFIX}")
+
+
 class CleanedSegment:
-    """Used by the thread that writes it until `finish`, then by the loop, which renames it."""
+    """Segment that is being written, by one thread or process."""
 
     def __init__(
         self, filesystem: FileSystem, directory: str, base_offset: int, *, interval: int, max_entries: int
@@ -48,8 +76,7 @@ class CleanedSegment:
         self._offset_of_max_timestamp = -1
         self._pending: list[ReadBuffer] = []
         self.pending_bytes = 0
-        for suffix in _ALL_SUFFIXES:
-            filesystem.remove(f"{self._stem}{suffix}{CLEANED_SUFFIX}")
+        self._files().discard()
         self._file = filesystem.open(f"{self._stem}{LOG_SUFFIX}{CLEANED_SUFFIX}", create=True)
         self._is_open = True
 
@@ -80,7 +107,7 @@ class CleanedSegment:
             self.size += written
             content = content[written:]
 
-    def finish(self, aborted: Sequence[AbortedTransaction], modified_ms: int) -> None:
+    def finish(self, aborted: Sequence[AbortedTransaction], modified_ms: int) -> CleanedFiles:
         """Writes and fsyncs all files. The modification time is the one of the replaced segment."""
         self.write()
         self._file.sync()
@@ -97,6 +124,7 @@ class CleanedSegment:
             index.write()
             _sync(filesystem, index.path)
         filesystem.set_modified_ms(f"{stem}{LOG_SUFFIX}{CLEANED_SUFFIX}", modified_ms)
+        return self._files()
 
     def _close(self) -> None:
         if self._is_open:
@@ -104,24 +132,12 @@ class CleanedSegment:
             self._file.close()
 
     def discard(self) -> None:
-        """Deletes the files: the log has changed, or writing has failed."""
+        """Deletes the files, because writing has failed."""
         self._close()
-        for suffix in _ALL_SUFFIXES:
-            self._filesystem.remove(f"{self._stem}{suffix}{CLEANED_SUFFIX}")
+        self._files().discard()
 
-    def begin_swap(self) -> None:
-        """Starts the swap. From now on a start after a crash completes it."""
-        self._rename(CLEANED_SUFFIX, SWAP_SUFFIX)
-
-    def end_swap(self) -> None:
-        """Ends the swap, after the replaced segments were renamed."""
-        self._rename(SWAP_SUFFIX, "")
-
-    def _rename(self, old: str, new: str) -> None:
-        for suffix in _ALL_SUFFIXES:
-            path = self._stem + suffix
-            if suffix != ABORTED_SUFFIX or self._filesystem.exists(path + old):
-                self._filesystem.rename(path + old, path + new)
+    def _files(self) -> CleanedFiles:
+        return CleanedFiles(self._filesystem, self._stem, self.base_offset, self.size)
 
 
 def complete_swaps(filesystem: FileSystem, directory: str, names: Iterable[str]) -> bool:

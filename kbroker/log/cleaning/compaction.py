@@ -1,8 +1,8 @@
 """One round of compaction of a log: maps each key of the dirty part to its newest offset, then rewrites the segments
 without the records that have a newer one.
 
-    on the loop   log_compaction.begin_compaction
-    in a thread   build_map, then for each group of segments write_cleaned
+    on the loop   log_compaction.plan_compaction
+    elsewhere     build_map, then for each group of segments write_cleaned; in a thread or in a process
     on the loop   log_compaction.replace_segments
 
 Offsets, order, and the offset range of each batch stay. A batch that loses no record is copied unchanged. A tombstone
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from kbroker.errors import StorageFailure
 from kbroker.log.cleaning.batch_filter import BatchFilter
 from kbroker.log.cleaning.cleanable import Cleanable
-from kbroker.log.cleaning.cleaned_segment import CleanedSegment
+from kbroker.log.cleaning.cleaned_segment import CleanedFiles, CleanedSegment
 from kbroker.log.cleaning.cleaned_transactions import CleanedTransactions
 from kbroker.log.cleaning.offset_map import BYTES_PER_KEY, OffsetMap, map_keys
 from kbroker.log.files.filesystem import File, FileSystem
@@ -27,7 +27,6 @@ from kbroker.log.producers.producer_replay import read_marker
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.log.segments.aborted_index import AbortedTransaction
 from kbroker.log.segments.offset_index import OFFSET_ENTRY_SIZE
-from kbroker.log.segments.segment import Segment
 from kbroker.log.segments.time_index import TIME_ENTRY_SIZE
 from kbroker.protocol.compression import decompress
 from kbroker.protocol.error_codes import ErrorCode
@@ -40,7 +39,7 @@ from kbroker.protocol.record_batch import (
     validate_stored_batch,
 )
 
-__all__ = ["Compaction", "Limits", "Pace", "SourceSegment"]
+__all__ = ["Compaction", "CompactionPlan", "Limits", "Pace", "SourceSegment"]
 
 _MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 # Not in Kafka. The loop renames the files of a group in one turn, about 10 us for each.
@@ -66,42 +65,38 @@ class Limits(NamedTuple):
 
 
 class SourceSegment(NamedTuple):
-    """A segment to be compacted. The thread reads its file by name."""
+    """A segment to be compacted. Its file is read by name."""
 
-    segment: Segment
     path: str
     base_offset: int
     end_offset: int
     size: int
 
 
+class CompactionPlan(NamedTuple):
+    """Everything that a round needs to know of its log."""
+
+    filesystem: FileSystem
+    directory: str
+    config: LogConfig
+    sources: Sequence[SourceSegment]
+    cleanable: Cleanable
+    aborted: Sequence[AbortedTransaction]
+    producers: Mapping[int, ProducerEntry]
+    now_ms: int
+    limits: Limits
+
+
 class Compaction:
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        directory: str,
-        config: LogConfig,
-        sources: Sequence[SourceSegment],
-        cleanable: Cleanable,
-        *,
-        aborted: Sequence[AbortedTransaction],
-        producers: Mapping[int, ProducerEntry],
-        now_ms: int,
-        limits: Limits,
-        pace: Pace,
-    ) -> None:
-        self.directory = directory
-        self.config = config
-        self.cleanable = cleanable
+    def __init__(self, plan: CompactionPlan, pace: Pace, *, is_alone: bool = False) -> None:
+        """`is_alone`: no other thread of this process waits for the interpreter."""
         self.read_bytes = self.written_bytes = 0
         self.map_use = 0.0
-        self._filesystem = filesystem
-        self._sources = sources
-        self._aborted = aborted
-        self._producers = producers
-        self._now_ms = now_ms
-        self._limits = limits
+        self._plan = plan
+        self._limits = plan.limits
+        self._filesystem = plan.filesystem
         self._pace = pace
+        self._is_alone = is_alone
         self._map = OffsetMap(1)
         self._filter: BatchFilter | None = None
 
@@ -109,10 +104,10 @@ class Compaction:
 
     def build_map(self) -> int:
         """Maps the keys and returns the first dirty offset of the next round. Blocks."""
-        start, end = self.cleanable.first_dirty_offset, self.cleanable.first_uncleanable_offset
-        dirty = [source for source in self._sources if source.end_offset > start]
+        start, end = self._plan.cleanable.first_dirty_offset, self._plan.cleanable.first_uncleanable_offset
+        dirty = [source for source in self._plan.sources if source.end_offset > start]
         self._map = offset_map = self._new_map(dirty)
-        transactions = CleanedTransactions(aborted for aborted in self._aborted if aborted.last_offset >= start)
+        transactions = CleanedTransactions(aborted for aborted in self._plan.aborted if aborted.last_offset >= start)
         for source in dirty:
             if not self._map_keys(source, start, transactions):
                 break
@@ -126,25 +121,22 @@ class Compaction:
             )
         self._filter = BatchFilter(
             offset_map,
-            CleanedTransactions(self._aborted),
-            self._producers,
+            CleanedTransactions(self._plan.aborted),
+            self._plan.producers,
             self._pace.tick,
+            first_mapped_offset=start,
             end_offset=end,
-            now_ms=self._now_ms,
-            delete_retention_ms=self.config.delete_retention_ms,
+            now_ms=self._plan.now_ms,
+            delete_retention_ms=self._plan.config.delete_retention_ms,
         )
         return offset_map.latest_offset + 1
 
     def _new_map(self, dirty: Sequence[SourceSegment]) -> OffsetMap:
         """Returns a map for all dirty records, or of the maximum size if that is smaller."""
-        most = max(int(self._limits.dedupe_buffer_size / BYTES_PER_KEY * self._limits.load_factor), 1)
-        count = 0
-        for source in dirty:
-            for _data, _at, header in self._batches(source, is_header_enough=True):
-                count += header.record_count
-            if count >= most:
-                break
-        return OffsetMap(min(most, count), self._limits.dedupe_buffer_size)
+        limits = self._limits
+        most = max(int(limits.dedupe_buffer_size / BYTES_PER_KEY * limits.load_factor), 1)
+        count = sum(source.end_offset - source.base_offset for source in dirty)
+        return OffsetMap(min(most, count), limits.dedupe_buffer_size, is_alone=self._is_alone)
 
     def _map_keys(self, source: SourceSegment, start: int, transactions: CleanedTransactions) -> bool:
         """Maps the keys of a segment. Returns False if the map is full: it then ends with the last complete batch."""
@@ -166,9 +158,9 @@ class Compaction:
 
     def groups(self) -> list[list[SourceSegment]]:
         """Groups segments that become one, not larger than a segment may be. Blocks."""
-        config, groups = self.config, list[list[SourceSegment]]()
+        config, groups = self._plan.config, list[list[SourceSegment]]()
         size = offset_bytes = time_bytes = 0
-        for source in self._sources:
+        for source in self._plan.sources:
             if source.base_offset > self._map.latest_offset:
                 break
             indexes = (self._index_size(source, ".index"), self._index_size(source, ".timeindex"))
@@ -193,13 +185,13 @@ class Compaction:
         except FileNotFoundError:
             return 0
 
-    def write_cleaned(self, group: Sequence[SourceSegment]) -> CleanedSegment:
+    def write_cleaned(self, group: Sequence[SourceSegment]) -> CleanedFiles:
         """Writes and fsyncs the segment for a group, with suffix `.cleaned`. Called for the groups in order. Blocks."""
         assert self._filter is not None, "write_cleaned before build_map"
-        config = self.config
+        config = self._plan.config
         cleaned = CleanedSegment(
             self._filesystem,
-            self.directory,
+            self._plan.directory,
             group[0].base_offset,
             interval=config.index_interval_bytes,
             max_entries=max(config.segment_index_bytes // max(OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE) - 1, 1),
@@ -208,13 +200,13 @@ class Compaction:
             self._filter.transactions.kept.clear()
             for source in group:
                 self._filter_into(cleaned, source)
-            cleaned.finish(self._filter.transactions.kept, self._modified_ms(group[-1]))
+            files = cleaned.finish(self._filter.transactions.kept, self._modified_ms(group[-1]))
         except BaseException:
             with suppress(StorageFailure):  # the next start removes it
                 cleaned.discard()
             raise
-        self.written_bytes += cleaned.size
-        return cleaned
+        self.written_bytes += files.size
+        return files
 
     def _modified_ms(self, source: SourceSegment) -> int:
         try:
@@ -239,9 +231,7 @@ class Compaction:
 
     # Reading the files
 
-    def _batches(
-        self, source: SourceSegment, start_offset: int = 0, *, is_header_enough: bool = False
-    ) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    def _batches(self, source: SourceSegment, start_offset: int = 0) -> Iterator[tuple[bytes, int, BatchHeader]]:
         """Yields buffer, position in the buffer and header of every batch that ends at `start_offset` or later."""
         try:
             file = self._filesystem.open(source.path)
@@ -259,8 +249,7 @@ class Compaction:
                     if at + header.size > len(chunk):
                         break
                     if header.last_offset >= start_offset:
-                        if not is_header_enough:
-                            validate_stored_batch(chunk, at)
+                        validate_stored_batch(chunk, at)
                         yield chunk, at, header
                     at += header.size
                 if not at:

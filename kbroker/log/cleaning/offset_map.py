@@ -3,15 +3,15 @@
 Keys are in dicts, 200 bytes each, as long as these fit into the memory. Beyond that the keys move to a compact table of
 24 bytes for a key of any length: 16 bytes, which are the key itself if it is short, else its hash, in buckets of about
 64, each a bytearray that is searched in C. Both have many small parts, created on demand: enlarging or clearing one
-large table would block other threads.
+large table would block other threads. In a process without other threads there is one dict: a look at it costs less.
 
-Compiled with the hot path. Used only in a cleaner's thread.
+Compiled with the hot path. Used only in a cleaner's thread or process.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2s
 from typing import Final, final
 
@@ -27,7 +27,7 @@ BYTES_PER_KEY: Final = _DIGEST_SIZE + 8
 _BUCKET_KEYS: Final = 64
 _BYTES_PER_KEY_IN_DICT: Final = 200  # the key, its offset, its place in the dict
 _SHARDS: Final = 4096
-_SHARD_MASK: Final = _SHARDS - 1
+_MAX_FLAGS: Final = 16 << 20  # bytes: they are copied in one step, in about 2 ms
 _MAX_PLAIN_KEY: Final = 40  # a longer key is in the dicts as its hash
 _HASH_SUFFIX: Final = bytes(_MAX_PLAIN_KEY + 1 - _DIGEST_SIZE)  # makes a hash longer than any plain key
 # A key of up to 15 bytes is padded with zeros and ends with its length, so that different keys stay different.
@@ -38,14 +38,28 @@ _PADDING: Final = [bytes(_DIGEST_SIZE - 1 - length) + bytes([length]) for length
 class OffsetMap:
     """`latest_offset`: all records up to it are in the map. The caller sets it, and checks the capacity."""
 
-    __slots__ = ("_digests", "_is_compact", "_max_in_dicts", "_offsets", "_shards", "capacity", "latest_offset", "size")
+    __slots__ = (
+        "_digests",
+        "_is_compact",
+        "_max_in_dicts",
+        "_offsets",
+        "_shard_mask",
+        "_shards",
+        "capacity",
+        "latest_offset",
+        "size",
+    )
 
-    def __init__(self, capacity: int, max_bytes: int = 0) -> None:
-        """`max_bytes` is the memory that the dicts may use; at least what the compact table needs."""
+    def __init__(self, capacity: int, max_bytes: int = 0, *, is_alone: bool = False) -> None:
+        """`max_bytes` is the memory that the dicts may use; at least what the compact table needs.
+
+        `is_alone`: no other thread of this process waits for the interpreter.
+        """
         self.capacity = max(capacity, 1)
         self._max_in_dicts = max(max_bytes, self.capacity * BYTES_PER_KEY) // _BYTES_PER_KEY_IN_DICT
         self._is_compact = False  # whether keys move to the compact table when they are next set
-        self._shards: list[dict[bytes, int] | None] = [None] * _SHARDS
+        self._shard_mask = 0 if is_alone else _SHARDS - 1
+        self._shards: list[dict[bytes, int] | None] = [None] * (self._shard_mask + 1)
         buckets = self.capacity // _BUCKET_KEYS + 1
         self._digests: list[bytearray | None] = [None] * buckets
         self._offsets: list[array[int] | None] = [None] * buckets
@@ -56,7 +70,7 @@ class OffsetMap:
         """Sets the offset of a key. Called in the order of offsets, so the last one is the newest."""
         if len(key) > _MAX_PLAIN_KEY:
             key = _hash_of(key) + _HASH_SUFFIX
-        number = hash(key) & _SHARD_MASK
+        number = hash(key) & self._shard_mask
         shard = self._shards[number]
         if self._is_compact:
             if shard is not None:
@@ -82,10 +96,29 @@ class OffsetMap:
         """Returns the newest offset of a key; -1 if the key is not in the map."""
         if len(key) > _MAX_PLAIN_KEY:
             key = _hash_of(key) + _HASH_SUFFIX
-        shard = self._shards[hash(key) & _SHARD_MASK]
+        shard = self._shards[hash(key) & self._shard_mask]
         if shard is not None:
             return shard.get(key, -1)
         return self._get_compact(key) if self._is_compact else -1
+
+    def flags_of_newest(self, first_offset: int, tick: Callable[[], None]) -> bytes:
+        """Returns one byte for each offset from `first_offset` to `latest_offset`: 1 if the map has it, else 0.
+
+        Empty if there would be too many: then `get` says the same. All these records must have been mapped.
+        """
+        size = self.latest_offset + 1 - first_offset
+        if not 0 < size <= _MAX_FLAGS:
+            return b""
+        flags = bytearray(size)
+        for shard in self._shards:
+            if shard is not None:
+                tick()
+                _set_flags(flags, shard.values(), first_offset, size)
+        for offsets in self._offsets:
+            if offsets is not None:
+                tick()
+                _set_flags(flags, offsets, first_offset, size)
+        return bytes(flags)
 
     def _put_compact(self, key: bytes, offset: int) -> None:
         digest = _digest_of(key)
@@ -115,6 +148,13 @@ class OffsetMap:
         if at > 0 and at % _DIGEST_SIZE:
             at = _find_aligned(digests, digest, at)
         return offsets[at // _DIGEST_SIZE] if at >= 0 else -1
+
+
+def _set_flags(flags: bytearray, offsets: Iterable[int], first_offset: int, size: int) -> None:
+    for offset in offsets:
+        at = offset - first_offset
+        if 0 <= at < size:
+            flags[at] = 1
 
 
 def _hash_of(key: bytes) -> bytes:

@@ -102,9 +102,8 @@ class Decoder:
 
     def function(self, plan: StructPlan) -> None:
         source = self.source
-        with source.block("def decode(buffer, position=0):"):
+        with source.block("def decode(buffer, position=0, left=MAX_ELEMENTS):"):
             source.line("size = len(buffer)")
-            source.line("left = MAX_ELEMENTS")
             with source.block("try:"):
                 root = self.struct(plan)
                 self.flush()

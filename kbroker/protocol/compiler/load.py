@@ -17,8 +17,8 @@ __all__ = ["MessageCodec", "codec"]
 
 
 class Decode(Protocol):
-    def __call__(self, buffer: Buffer, position: int = 0) -> tuple[Any, int]:
-        """Returns the message and the position after it. Raises PeerError if it is malformed."""
+    def __call__(self, buffer: Buffer, position: int = 0, max_elements: int = ..., /) -> tuple[Any, int]:
+        """Returns the message and the position after it. Raises PeerError if it is malformed or has more elements."""
         ...
 
 

@@ -44,6 +44,8 @@ class CleanableLogs:
         self._flusher = flusher
         self._clock = clock
         self._uncleanable: dict[Partition, tuple[PartitionLog, int]] = {}
+        self.in_progress: set[Partition] = set()
+        """Partitions whose logs are being compacted."""
 
     async def find_dirtiest(self) -> DirtyLogs:
         dirtiest: tuple[Partition, Cleanable] | None = None
@@ -53,6 +55,8 @@ class CleanableLogs:
             log = partition.log_handle.opened
             # Logs that were not used since the start are not opened for this.
             if log is None or not log.config.is_compacted or not self.may_clean(partition):
+                continue
+            if partition in self.in_progress:
                 continue
             try:
                 cleanable = self._examine(partition)

@@ -1,6 +1,6 @@
-"""Task that compacts logs: takes the dirtiest one that is due, has a thread compact it, then replaces its segments.
+"""Tasks that compact logs: each takes the dirtiest log that is due, has it compacted, then replaces its segments.
 
-Compacts one log at a time, whatever log.cleaner.threads says: more threads would share one interpreter. Waits for
+There are log.cleaner.threads of them. A worker compacts in a process or a thread (`cleaner_worker`). A task waits for
 log.cleaner.backoff.ms if no log is due, or until a config changes. If a log is deleted, moved or truncated while it is
 compacted, the result is discarded.
 """
@@ -20,12 +20,13 @@ from kbroker.controller.changes import Change, EntityConfigsChanged, TopicConfig
 from kbroker.controller.image import Image
 from kbroker.errors import StorageFailure
 from kbroker.log.cleaning.cleanable import Cleanable
-from kbroker.log.cleaning.compaction import Compaction, Limits
+from kbroker.log.cleaning.compaction import Limits
 from kbroker.log.files.filesystem import FileSystem
-from kbroker.log.log_compaction import begin_compaction, replace_segments
+from kbroker.log.log_compaction import plan_compaction, replace_segments
 from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.cleaning.cleanable_logs import CleanableLogs
-from kbroker.replication.cleaning.cleaner_pace import CleanerPace
+from kbroker.replication.cleaning.cleaner_pace import IoThrottle
+from kbroker.replication.cleaning.cleaner_worker import CleanerWorker, ProcessLost, Round
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
 from kbroker.thread_pace import ThreadStopped
@@ -55,7 +56,8 @@ class LogCleaner:
         self._logs = CleanableLogs(replicas, flusher, clock)
         self._config = config
         self._clock = clock
-        self._pace = CleanerPace(clock, lambda: config.log_cleaner_io_max_bytes_per_second)
+        self._throttle = IoThrottle(clock, lambda: config.log_cleaner_io_max_bytes_per_second)
+        self._workers: dict[int, CleanerWorker] = {}
         self._is_due = trio.Event()
         self._last_run = clock.monotonic()
         self.stats = CleanerStats()
@@ -63,27 +65,50 @@ class LogCleaner:
     def on_image(self, _image: Image, changes: Sequence[Change]) -> None:
         if any(isinstance(change, TopicConfigsChanged | EntityConfigsChanged) for change in changes):
             self._is_due.set()
+            self._is_due = trio.Event()
 
     async def run(self) -> None:
         if not self._config.log_cleaner_enable:
             return
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_thread_at_end)
-            while True:
-                if not await self.clean_dirtiest():
-                    await self._back_off()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._stop_workers_at_end)
+                while True:
+                    for number in range(self._config.log_cleaner_threads):
+                        if number not in self._workers:
+                            self._workers[number] = self.new_worker()
+                            nursery.start_soon(self._work, number)
+                    await self._is_due.wait()
+                    await trio.lowlevel.checkpoint()
+        finally:
+            for worker in self._workers.values():
+                worker.end_process()
 
-    async def _stop_thread_at_end(self) -> None:
-        """Stops the compacting thread when this task is cancelled: trio cannot cancel a thread."""
+    def new_worker(self) -> CleanerWorker:
+        return CleanerWorker(self._clock, self._throttle)
+
+    async def _work(self, number: int) -> None:
+        """Compacts logs until log.cleaner.threads is lowered."""
+        worker = self._workers[number]
+        while number < self._config.log_cleaner_threads:
+            if not await self.clean_dirtiest(worker):
+                await in_thread(worker.end_process)
+                await self._back_off()
+        await in_thread(worker.end_process)
+        del self._workers[number]
+
+    async def _stop_workers_at_end(self) -> None:
+        """Stops the compacting threads when this task is cancelled: trio cannot cancel a thread."""
         try:
             await trio.sleep_forever()
         finally:
-            self._pace.stop()
+            for worker in self._workers.values():
+                worker.stop()
 
     async def _back_off(self) -> None:
+        is_due = self._is_due
         with trio.move_on_after(max(self._config.log_cleaner_backoff_ms / 1000, _MIN_BACKOFF_SECONDS)):
-            await self._is_due.wait()
-        self._is_due = trio.Event()
+            await is_due.wait()
 
     @property
     def seconds_since_last_run(self) -> float:
@@ -93,7 +118,7 @@ class LogCleaner:
         """Returns the uncleanable partitions and the bytes in each that stay uncompacted."""
         return self._logs.uncleanable()
 
-    async def clean_dirtiest(self) -> bool:
+    async def clean_dirtiest(self, worker: CleanerWorker) -> bool:
         """Compacts the dirtiest log. Returns False if no log is due, or the disk is full."""
         self._last_run = self._clock.monotonic()
         await self._remove_replaced()
@@ -101,7 +126,16 @@ class LogCleaner:
         self.stats = self.stats._replace(
             max_dirty_percent=100 * found.max_dirty_ratio, max_delay_seconds=found.max_delay_ms / 1000
         )
-        return found.dirtiest is not None and await self._clean(*found.dirtiest)
+        if found.dirtiest is None:
+            return False
+        partition, cleanable = found.dirtiest
+        if partition in self._logs.in_progress:
+            return True  # another worker has taken it meanwhile: look again
+        self._logs.in_progress.add(partition)
+        try:
+            return await self._clean(worker, partition, cleanable)
+        finally:
+            self._logs.in_progress.discard(partition)
 
     async def _remove_replaced(self) -> None:
         """Deletes the files of replaced segments after file.delete.delay.ms."""
@@ -114,11 +148,12 @@ class LogCleaner:
             except StorageFailure as failure:
                 logger.error("Could not delete replaced segments; they are deleted at the next start: %s", failure)
 
-    async def _clean(self, partition: Partition, cleanable: Cleanable) -> bool:
+    async def _clean(self, worker: CleanerWorker, partition: Partition, cleanable: Cleanable) -> bool:
         """Compacts a log. Returns True if the next log may be compacted at once, whether this one succeeded or not."""
         handle, log = partition.log_handle, partition.log
         truncations = log.truncations
         start = log.segment_base_offsets[0]
+        segments = {segment.base_offset: segment for segment in log.segments}
 
         def has_changed() -> bool:
             # Checked after every await: the partition may be deleted, moved or truncated while the thread works.
@@ -126,14 +161,16 @@ class LogCleaner:
 
         started, size_before = self._clock.monotonic(), cleanable.clean_bytes + cleanable.cleanable_bytes
         try:
-            compaction = begin_compaction(log, cleanable, self._clock.now_ms(), self._limits(), self._pace)
+            plan = plan_compaction(log, cleanable, self._clock.now_ms(), self._limits())
+            compaction = await in_thread(worker.begin, plan)
             end_offset = await in_thread(compaction.build_map)
             for group in await in_thread(compaction.groups):
                 cleaned = await in_thread(compaction.write_cleaned, group)
+                old = [segments[source.base_offset] for source in group]
                 if (
                     has_changed()
                     or not self._logs.may_clean(partition)
-                    or not replace_segments(log, [source.segment for source in group], cleaned, self._clock.now_ms())
+                    or not replace_segments(log, old, cleaned, self._clock.now_ms())
                 ):
                     await in_thread(cleaned.discard)
                     return True
@@ -145,6 +182,10 @@ class LogCleaner:
         except ThreadStopped:
             await trio.lowlevel.checkpoint()  # raises Cancelled: the broker stops
             return True
+        except ProcessLost as failure:
+            text = "Could not clean the log of %s-%d; retrying later: %s"
+            logger.error(text, partition.topic, partition.index, failure)
+            return False
         except Exception as failure:  # even a bug must only stop the compaction of this log
             if has_changed() or log.segment_base_offsets[0] != start:
                 return True  # files were deleted while the thread read them, by deletion or by retention
@@ -153,14 +194,16 @@ class LogCleaner:
         return True
 
     def _limits(self) -> Limits:
+        """Returns the memory of one worker: all share what is configured, as Kafka's threads do."""
         config = self._config
+        workers = max(config.log_cleaner_threads, 1)
         return Limits(
-            dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
+            dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size // workers,
             load_factor=config.log_cleaner_io_buffer_load_factor,
-            io_buffer_size=max(config.log_cleaner_io_buffer_size // 2, _MIN_BUFFER_BYTES),
+            io_buffer_size=max(config.log_cleaner_io_buffer_size // 2 // workers, _MIN_BUFFER_BYTES),
         )
 
-    def _log_cleaned(self, partition: Partition, compaction: Compaction, size_before: int, seconds: float) -> None:
+    def _log_cleaned(self, partition: Partition, compaction: Round, size_before: int, seconds: float) -> None:
         written = compaction.written_bytes
         self.stats = self.stats._replace(
             recopy_percent=100 * written / size_before if size_before else 0.0,

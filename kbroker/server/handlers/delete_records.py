@@ -6,6 +6,7 @@ smallest log start offset of all live replicas, when followers have advanced the
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.requests.delayed_operation import DelayedOperation
 from kbroker.server.topics.hosted_partition import hosted_partition
+from kbroker.time_slice import finish_in_slices
 
 if TYPE_CHECKING:
     from kbroker.replication.leader_state import LeaderState
@@ -33,13 +35,29 @@ Waiting = list[tuple["Partition", "LeaderState", Any]]
 
 
 def handle(context: Context, request: Request) -> Any:
+    return finish_in_slices(context.clock, _respond(context, request))
+
+
+def _respond(context: Context, request: Request) -> Generator[None, None, Any]:
     waiting: Waiting = []
-    response = messages.RESPONSE(
-        topics=[
-            messages.DeleteRecordsTopicResult(name=topic.name, partitions=_topic(context, request, topic, waiting))
-            for topic in request.body.topics
-        ]
-    )
+    results = []
+    for topic in request.body.topics:
+        is_allowed = allows_topic(context, request, AclOperation.DELETE, topic.name)
+        partitions = []
+        # A partition that is named twice gets one result, for its last offset.
+        offsets: dict[int, int] = {}
+        for requested in topic.partitions:
+            offsets[requested.partition_index] = requested.offset
+            yield
+        for index, offset in offsets.items():
+            if is_allowed:
+                partitions.append(_delete(context, topic.name, index, offset, waiting))
+            else:
+                partitions.append(_failure(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            yield
+        results.append(messages.DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+        yield
+    response = messages.RESPONSE(topics=results)
     if not waiting:
         return response
     DelayedDeleteRecords(context, request, response, waiting)
@@ -56,15 +74,6 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
             for topic in request.body.topics
         ]
     )
-
-
-def _topic(context: Context, request: Request, topic: Any, waiting: Waiting) -> list[Any]:
-    if not allows_topic(context, request, AclOperation.DELETE, topic.name):
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return [_failure(partition.partition_index, code) for partition in topic.partitions]
-    # A partition that is named twice gets one result, for its last offset.
-    offsets = {partition.partition_index: partition.offset for partition in topic.partitions}
-    return [_delete(context, topic.name, index, offset, waiting) for index, offset in offsets.items()]
 
 
 def _delete(context: Context, name: str, index: int, offset: int, waiting: Waiting) -> Any:

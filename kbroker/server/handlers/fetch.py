@@ -8,7 +8,7 @@ Hot path: no object for each record, one FileSlice for each partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import StorageFailure
@@ -19,6 +19,7 @@ from kbroker.protocol.messages import fetch as messages
 from kbroker.protocol.record_batch import InvalidBatch
 from kbroker.server.access.authorization import AclOperation, ResourceType
 from kbroker.server.access.permissions import allows_cluster
+from kbroker.server.requests.fetch_at_length import fetch_at_length
 from kbroker.server.requests.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchTarget, TopicKey
 from kbroker.server.topics.hosted_partition import absence
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONSUMER",
+    "MANY_TARGETS",
     "READ_COMMITTED",
     "TOPIC_IDS_SINCE",
     "handle",
@@ -45,6 +47,8 @@ CONSUMER: Final = -1
 DEBUG_REPLICA: Final = -2
 ZSTD_SINCE: Final = 10
 TOPIC_IDS_SINCE: Final = 13
+MANY_TARGETS: Final = 5_000  # partitions of one fetch: they are read in slices
+_MAX_SESSION_CHANGES: Final = 20_000  # partitions that one request may add to a session: they are added in one turn
 _OVERHEAD: Final = 60  # approximate bytes of a partition in the response, without its records
 
 _new_response: Final = messages.RESPONSE.maker()
@@ -56,7 +60,13 @@ def handle(context: Context, request: Request) -> Any:
     body = request.body
     session: FetchSession | None = None
     is_incremental = False
-    if request.version >= 7 and body.session_epoch != FINAL_EPOCH:
+    count = 0
+    for topic in body.topics:
+        count += len(topic.partitions)
+    if count > _MAX_SESSION_CHANGES:
+        if request.version >= 7 and body.session_epoch > INITIAL_EPOCH:
+            return _new_response(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    elif request.version >= 7 and body.session_epoch != FINAL_EPOCH:
         outcome = _open_session(context, request)
         if isinstance(outcome, ErrorCode):
             return _new_response(error_code=outcome)
@@ -64,6 +74,8 @@ def handle(context: Context, request: Request) -> Any:
         is_incremental = body.session_epoch != INITIAL_EPOCH
     elif body.session_id:
         context.fetch_sessions.end(body.session_id)
+    if (count if session is None else len(session.targets)) > MANY_TARGETS:
+        return fetch_at_length(context, _Fetch(context, request, [], session, is_incremental))
     targets = list(session.targets.values()) if session is not None else _targets(request)
     fetch = _Fetch(context, request, targets, session, is_incremental)
     is_enough = fetch.read()
@@ -164,6 +176,11 @@ def _failure(index: int, code: int) -> Any:
     return _new_partition_data(partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None)
 
 
+def _new_topic(key: TopicKey) -> Any:
+    named = {"topic_id": key} if isinstance(key, bytes) else {"topic": key}
+    return _new_topic_response(**named)
+
+
 class _Fetch:
     """Fetch request until its response. `missing`: bytes that must become visible before it reads again."""
 
@@ -224,6 +241,61 @@ class _Fetch:
             raise
         return is_final or self.size >= body.min_bytes
 
+    def target_steps(self) -> Generator[None, None, None]:
+        """Sets the targets, with pauses."""
+        if self.session is not None:
+            self.targets = list(self.session.targets.values())
+            return
+        for topic in self.request.body.topics:
+            key = _key(topic, self.request)
+            for asked in topic.partitions:
+                self.targets.append(FetchTarget(key, asked))
+                yield
+            yield
+
+    def read_steps(self) -> Generator[None, None, bool]:
+        """Like `read`, with pauses and without quotas."""
+        body = self.request.body
+        max_bytes = min(body.max_bytes, self.context.config.fetch_max_bytes)
+        self.release()
+        self.answers, self.size, self.partitions = [], 0, []
+        is_final = False
+        for target in self.targets:
+            answer = self._read_one(target, max_bytes - self.size)
+            self.answers.append((target, answer))
+            self.size += len(answer.records)
+            is_final = is_final or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+            yield
+        return is_final or self.size >= body.min_bytes
+
+    def response_steps(self) -> Generator[None, None, Any]:
+        """Like `response`, with pauses."""
+        session = self.session
+        quotas = self.request.route.quotas if self.replica_id < 0 else None
+        if quotas is not None and not quotas.may_fetch(self.request, self.size + _OVERHEAD * len(self.answers)):
+            return self._throttled()
+        topics: list[Any] = []
+        last: TopicKey | None = None
+        for target, answer in self.answers:
+            if session is not None:
+                is_changed = target.is_changed(answer)
+                if answer.records:
+                    session.move_behind(target)
+                if self.is_incremental and not is_changed:
+                    continue
+            if target.topic != last:
+                last = target.topic
+                topics.append(_new_topic(last))
+            topics[-1].partitions.append(answer)
+            yield
+        return _new_response(session_id=session.id if session is not None else 0, responses=topics)
+
+    def release(self) -> None:
+        """Releases the slices that were read, so that they can be read again."""
+        if self.size:
+            self._uncount()
+        self._release()
+
     def response(self) -> Any:
         session = self.session
         quotas = self.request.route.quotas if self.replica_id < 0 else None
@@ -241,9 +313,7 @@ class _Fetch:
 
     def _throttled(self) -> Any:
         """Returns a response without records. A session that was created by this request is removed again."""
-        if self.size:
-            self._uncount()
-        self._release()
+        self.release()
         session = self.session
         if session is None or not self.is_incremental:
             if session is not None:
@@ -253,9 +323,7 @@ class _Fetch:
 
     def delay(self) -> None:
         """Delays the response until `min_bytes` are visible. Releases the slices; they are read again then, cheaply."""
-        if self.size:
-            self._uncount()
-        self._release()
+        self.release()
         self.missing = self.request.body.min_bytes - self.size
         for partition in self.partitions:
             if self.replica_id < 0:
@@ -326,8 +394,7 @@ class _Fetch:
         for target, answer in answers:
             if target.topic != last:
                 last = target.topic
-                named = {"topic_id": last} if isinstance(last, bytes) else {"topic": last}
-                topics.append(_new_topic_response(**named))
+                topics.append(_new_topic(last))
             topics[-1].partitions.append(answer)
         return topics
 

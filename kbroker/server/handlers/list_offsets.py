@@ -12,8 +12,7 @@ this request in a tight loop for a partition that does not exist, so an error re
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import suppress
+from collections.abc import Generator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,10 +22,9 @@ from kbroker.protocol.messages import list_offsets as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.topics.hosted_partition import hosted_partition
-from kbroker.time_slice import TimeSlice
+from kbroker.time_slice import finish_in_slices
 
 if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
     from kbroker.replication.partition import Partition
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
@@ -54,40 +52,39 @@ READ_COMMITTED: Final = 1
 
 _SPECIAL_SINCE: Final = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
-_LOADS_AT_ONCE: Final = 16  # more are loaded in slices
 _NOT_AVAILABLE_SINCE: Final = 5
 
 _Result = messages.ListOffsetsPartitionResponse.value
 
 
 def handle(context: Context, request: Request) -> Any:
-    unopened = [
-        partition.log_handle
-        for topic in request.body.topics
-        for requested in topic.partitions
-        if (partition := context.partitions.get(topic.name, requested.partition_index)) is not None
-        and partition.log_handle.opened is None
-    ]
-    return _response(context, request) if len(unopened) <= _LOADS_AT_ONCE else _load_first(context, request, unopened)
+    # In slices also because logs may have to be loaded: thousands of them at once would block the broker for seconds.
+    return finish_in_slices(context.clock, _respond(context, request))
 
 
-async def _load_first(context: Context, request: Request, logs: list[PartitionLog]) -> Any:
-    """Loads logs in slices before responding: loading thousands of logs at once would block the broker for seconds."""
-    time_slice = TimeSlice(context.clock)
-    for log in logs:
-        with suppress(StorageFailure):  # `_result` reports it
-            log.open()
-        await time_slice.checkpoint_if_over()
-    return _response(context, request)
-
-
-def _response(context: Context, request: Request) -> Any:
-    return messages.RESPONSE(
-        topics=[
-            messages.ListOffsetsTopicResponse(name=topic.name, partitions=_topic(context, request, topic))
-            for topic in request.body.topics
-        ]
-    )
+def _respond(context: Context, request: Request) -> Generator[None, None, Any]:
+    results = []
+    for topic in request.body.topics:
+        is_allowed = allows_topic(context, request, AclOperation.DESCRIBE, topic.name)
+        partitions = []
+        counts: dict[int, int] = {}
+        if is_allowed and len(topic.partitions) > 1 and request.version > 0:
+            for requested in topic.partitions:
+                counts[requested.partition_index] = counts.get(requested.partition_index, 0) + 1
+                yield
+        for requested in topic.partitions:
+            index = requested.partition_index
+            if not is_allowed:
+                partitions.append(_failure(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            elif counts.get(index, 1) == 1:
+                partitions.append(_result(context, request, topic.name, requested))
+            yield
+        for index in [index for index, count in counts.items() if count > 1]:
+            partitions.append(_failure(index, ErrorCode.INVALID_REQUEST))
+            yield
+        results.append(messages.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+        yield
+    return messages.RESPONSE(topics=results)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -100,24 +97,6 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
             for topic in request.body.topics
         ]
     )
-
-
-def _topic(context: Context, request: Request, topic: Any) -> list[Any]:
-    partitions = topic.partitions
-    if not allows_topic(context, request, AclOperation.DESCRIBE, topic.name):
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return [_failure(partition.partition_index, code) for partition in partitions]
-    repeated: set[int] = set()
-    if len(partitions) > 1 and request.version > 0:
-        counts = Counter(partition.partition_index for partition in partitions)
-        repeated = {index for index, count in counts.items() if count > 1}
-    results = [
-        _result(context, request, topic.name, partition)
-        for partition in partitions
-        if partition.partition_index not in repeated
-    ]
-    results += [_failure(index, ErrorCode.INVALID_REQUEST) for index in sorted(repeated)]
-    return results
 
 
 def plain_answer(request: Request, offset: int, leader_epoch: int) -> Any:

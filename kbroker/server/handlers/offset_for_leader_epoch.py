@@ -6,6 +6,7 @@ none. v2: the client's current leader epoch, which fences (KIP-320).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import StorageFailure
@@ -14,6 +15,7 @@ from kbroker.protocol.messages import offset_for_leader_epoch as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster, allows_topic
 from kbroker.server.topics.hosted_partition import hosted_partition
+from kbroker.time_slice import finish_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -23,15 +25,23 @@ __all__ = ["handle", "refuse"]
 
 
 def handle(context: Context, request: Request) -> Any:
+    return finish_in_slices(context.clock, _respond(context, request))
+
+
+def _respond(context: Context, request: Request) -> Generator[None, None, Any]:
     is_broker = allows_cluster(context, request, AclOperation.CLUSTER_ACTION)
     results = []
     for topic in request.body.topics:
-        if is_broker or allows_topic(context, request, AclOperation.DESCRIBE, topic.topic):
-            partitions = [_result(context, topic.topic, requested) for requested in topic.partitions]
-        else:
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            partitions = [_failure(requested.partition, code) for requested in topic.partitions]
+        is_allowed = is_broker or allows_topic(context, request, AclOperation.DESCRIBE, topic.topic)
+        partitions = []
+        for requested in topic.partitions:
+            if is_allowed:
+                partitions.append(_result(context, topic.topic, requested))
+            else:
+                partitions.append(_failure(requested.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            yield
         results.append(messages.OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+        yield
     return messages.RESPONSE(topics=results)
 
 

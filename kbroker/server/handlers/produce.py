@@ -3,7 +3,8 @@
 Batches are views into the receive buffer: they are staged here and written at the end of the run. If this broker is the
 whole ISR, they are committed by then, and the response leaves without a task switch. Otherwise acks=all waits for the
 high watermarks of its partitions, and acks=1 with flush.messages=1 for the leader's fsync; neither needs a task.
-Batches that take long to check are checked in a thread. The connection is held meanwhile.
+Batches that take long to check are checked in a thread, those of very many partitions are staged in slices. The
+connection is held meanwhile.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from kbroker.server.coordinators.transactional_records import admit_records
 from kbroker.server.requests.delayed_operation import DelayedOperation
 from kbroker.server.requests.run import StagedBatches, StagedProduce
 from kbroker.server.topics.hosted_partition import absence
+from kbroker.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
 
-__all__ = ["NO_ACKS", "StagedRequest", "accepted", "handle", "refuse"]
+__all__ = ["MANY_PARTITIONS", "NO_ACKS", "StagedRequest", "accepted", "handle", "refuse"]
 
 NO_ACKS: Final = 0
 ALL_REPLICAS: Final = -1
 TOPIC_IDS_SINCE: Final = 13
+MANY_PARTITIONS: Final = 200  # in one request: they are staged in slices
 ADMIN_CLIENT_ID: Final = "__admin_client"  # Kafka's tools send it; only they may write to internal topics
 
 _Response = messages.RESPONSE.value
@@ -50,53 +53,27 @@ def handle(context: Context, request: Request) -> None:
     if not -1 <= acks <= 1:
         request.reply(refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, None))
         return
-    version = request.route.version
-    by_id = version >= TOPIC_IDS_SINCE
-    table = context.partitions
+    by_id = request.route.version >= TOPIC_IDS_SINCE
     run = context.run
     now_ms = run.now_ms()
+    partition_count = 0
+    for topic in body.topic_data:
+        partition_count += len(topic.partition_data)
+    if partition_count > MANY_PARTITIONS:
+        request.slot.connection.hold()
+        context.nursery.start_soon(_stage_in_slices, context, request, now_ms)
+        return
     staged: StagedBatches = []
     unchecked: list[_UncheckedBatch] = []
     topics = []
     for topic in body.topic_data:
-        name: str | None = table.topic_name(topic.topic_id) if by_id else topic.name
+        name: str | None = context.partitions.topic_name(topic.topic_id) if by_id else topic.name
         error = None
         if name is None or name in INTERNAL_TOPICS or not context.authorizer.allows_all:
             error = _topic_error(context, request, name)
-        answers = []
+        answers: list[Any] = []
         for data in topic.partition_data:
-            index = data.index
-            partition = None if error or name is None else table.get(name, index)
-            if partition is None:
-                code = error or absence(context, name or "", index)
-                replica = None if error or name is None else table.replica(name, index)
-                if replica is not None:
-                    # This broker may become the leader before the client's next request arrives.
-                    replica.refuse(data.records, AppendResult(code), now_ms)
-                answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
-                continue
-            records = data.records
-            if records and _is_transactional(records):
-                code = admit_records(context, request, partition, records)
-                if code:
-                    answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
-                    continue
-            result = partition.stage(records, version, acks, now_ms)
-            if result.error:
-                answers.append(_append_error(index, result))
-                if result is CHECK_IN_THREAD:
-                    unchecked.append(_UncheckedBatch(partition, records, answers, len(answers) - 1))
-                continue
-            _, base_offset, last_offset, log_append_time, log_start_offset, _, _, _ = result
-            answer = _new_partition_response(
-                index=index,
-                base_offset=base_offset,
-                log_append_time_ms=log_append_time,
-                log_start_offset=log_start_offset,
-            )
-            answers.append(answer)
-            staged.append((partition, last_offset, answer))
-            run.add_partition(partition)
+            _stage(context, request, name, error, data, now_ms, answers, staged, unchecked)
         topics.append(_new_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     response = _new_response(responses=topics)
     if unchecked:
@@ -106,6 +83,122 @@ def handle(context: Context, request: Request) -> None:
         context.nursery.start_soon(_check_and_stage, context, request, response, staged, unchecked, now_ms)
         return
     run.produces.append(StagedRequest(context, request, response, staged))
+
+
+def _stage(
+    context: Context,
+    request: Request,
+    name: str | None,
+    error: ErrorCode | None,
+    data: Any,
+    now_ms: int,
+    answers: list[Any],
+    staged: StagedBatches,
+    unchecked: list[_UncheckedBatch],
+) -> None:
+    """Stages the batch of one partition and appends its answer. `error` refuses all partitions of the topic."""
+    index = data.index
+    partition = None if error or name is None else context.partitions.get(name, index)
+    if partition is None:
+        code = error or absence(context, name or "", index)
+        replica = None if error or name is None else context.partitions.replica(name, index)
+        if replica is not None:
+            # This broker may become the leader before the client's next request arrives.
+            replica.refuse(data.records, AppendResult(code), now_ms)
+        answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
+        return
+    records = data.records
+    if records and _is_transactional(records):
+        code = admit_records(context, request, partition, records)
+        if code:
+            answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
+            return
+    result = partition.stage(records, request.route.version, request.body.acks, now_ms)
+    if result.error:
+        answers.append(_append_error(index, result))
+        if result is CHECK_IN_THREAD:
+            unchecked.append(_UncheckedBatch(partition, records, answers, len(answers) - 1))
+        return
+    _, base_offset, last_offset, log_append_time, log_start_offset, _, _, _ = result
+    answer = _new_partition_response(
+        index=index, base_offset=base_offset, log_append_time_ms=log_append_time, log_start_offset=log_start_offset
+    )
+    answers.append(answer)
+    staged.append((partition, last_offset, answer))
+    context.run.add_partition(partition)
+
+
+async def _stage_in_slices(context: Context, request: Request, now_ms: int) -> None:
+    """Handles a request with very many partitions. The batches of a slice are written at its end.
+
+    Only batches that are written and not committed yet are kept until all are staged.
+    """
+    uncommitted: StagedBatches = []
+    unchecked: list[_UncheckedBatch] = []
+    topics = []
+    time_slice = TimeSlice(context.clock)
+    try:
+        staged: StagedBatches = []
+        epochs: list[int] = []
+        by_id = request.route.version >= TOPIC_IDS_SINCE
+        for topic in request.body.topic_data:
+            answers: list[Any] = []
+            for data in topic.partition_data:
+                # Looked up for each batch: a slice before it may have been long ago.
+                name: str | None = context.partitions.topic_name(topic.topic_id) if by_id else topic.name
+                error = None
+                if name is None or name in INTERNAL_TOPICS or not context.authorizer.allows_all:
+                    error = _topic_error(context, request, name)
+                _stage(context, request, name, error, data, now_ms, answers, staged, unchecked)
+                if time_slice.is_over():
+                    _write_slice(context, request, staged, uncommitted, epochs)
+                    await time_slice.checkpoint_if_over()
+            topics.append(_new_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+            if time_slice.is_over():
+                _write_slice(context, request, staged, uncommitted, epochs)
+                await time_slice.checkpoint_if_over()
+        _write_slice(context, request, staged, uncommitted, epochs)
+        uncommitted = _still_led(uncommitted, epochs)
+    except Exception as failure:
+        context.run.write()  # before the receive buffer is released
+        request.fail(failure)
+        request.slot.connection.release()
+        return
+    await _check_and_stage(context, request, _new_response(responses=topics), uncommitted, unchecked, now_ms)
+
+
+def _write_slice(
+    context: Context, request: Request, staged: StagedBatches, uncommitted: StagedBatches, epochs: list[int]
+) -> None:
+    """Writes staged batches. No batch may be staged while other tasks run: they may change a partition's role."""
+    context.run.write()
+    for batch in _uncommitted(request, staged):
+        uncommitted.append(batch)
+        epochs.append(batch[0].leader_epoch)
+    staged.clear()
+
+
+def _uncommitted(request: Request, staged: StagedBatches) -> StagedBatches:
+    """Returns the written batches that the response has to wait for. Sets the error of those that are not written."""
+    waiting = []
+    for batch in staged:
+        partition, last_offset, answer = batch
+        if not partition.is_committed(last_offset):
+            if not partition.holds(last_offset):
+                _set_error(answer, ErrorCode.KAFKA_STORAGE_ERROR)
+                answer.error_message = partition.gate.refusal.error_message
+            elif request.body.acks == ALL_REPLICAS or partition.is_durable:
+                waiting.append(batch)
+    return waiting
+
+
+def _still_led(staged: StagedBatches, epochs: list[int]) -> StagedBatches:
+    """Returns the batches whose partitions are still led in the epochs in which they were written."""
+    for epoch, (partition, _, answer) in zip(epochs, staged, strict=True):
+        if not partition.is_leader or partition.leader_epoch != epoch:
+            # Another leader may have other records at these offsets.
+            _set_error(answer, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return [batch for batch in staged if not batch[2].error_code]
 
 
 class _UncheckedBatch:
@@ -135,11 +228,7 @@ async def _check_and_stage(
         for batch in unchecked:
             check = long_check(batch.partition, batch.records, request.version, now_ms)
             checks.append(await context.thread_work.run(check))
-        for epoch, (partition, _, answer) in zip(epochs, staged, strict=True):
-            if not partition.is_leader or partition.leader_epoch != epoch:
-                # Another leader may have other records at these offsets.
-                _set_error(answer, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        staged = [batch for batch in staged if not batch[2].error_code]
+        staged = _still_led(staged, epochs)
         for batch, checked in zip(unchecked, checks, strict=True):
             result = _stage_checked(context, request, batch, checked, now_ms)
             partition, index = batch.partition, batch.partition.index
@@ -203,15 +292,7 @@ class StagedRequest(StagedProduce):
 
     def on_written(self) -> None:
         request, response = self.request, self._response
-        waiting = []
-        for batch in self.staged:
-            partition, last_offset, answer = batch
-            if not partition.is_committed(last_offset):
-                if not partition.holds(last_offset):
-                    _set_error(answer, ErrorCode.KAFKA_STORAGE_ERROR)
-                    answer.error_message = partition.gate.refusal.error_message
-                elif request.body.acks == ALL_REPLICAS or partition.is_durable:
-                    waiting.append(batch)
+        waiting = _uncommitted(request, self.staged)
         if request.body.acks == NO_ACKS:
             _complete_without_response(request, response)
         elif waiting:

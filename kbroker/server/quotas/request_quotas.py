@@ -14,6 +14,7 @@ from kbroker.config.broker import BrokerConfig
 from kbroker.controller.changes import Change, EntityConfigsChanged
 from kbroker.controller.image import Image
 from kbroker.errors import Refusal
+from kbroker.protocol.compiler.runtime import MAX_ELEMENTS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.server.quotas.quota_rates import CONSUME, PRODUCE, REQUEST, QuotaRates
 from kbroker.server.wire.deadlines import Deadlines
@@ -78,10 +79,10 @@ class Quotas:
         decode, handler = route.decode, route.handler
         monotonic = self._clock.monotonic
 
-        def decode_metered(buffer: Any, position: int = 0) -> tuple[Any, int]:
+        def decode_metered(buffer: Any, position: int = 0, max_elements: int = MAX_ELEMENTS, /) -> tuple[Any, int]:
             # Stored on self: no other request is decoded before the handler is called.
             self._began, self._size = monotonic(), len(buffer)
-            return decode(buffer, position)
+            return decode(buffer, position, max_elements)
 
         def handle_metered(context: Any, request: Request) -> Any:
             usage = request.usage = Usage(self._began, self._size)

@@ -1,7 +1,7 @@
 """Passes each frame to its handler: header, version, compiled decode, call, compiled encode of the response.
 
-Requests of more than 256 KB are decoded in a thread, and responses with very many elements are encoded in one, because
-both take one turn otherwise. Not Produce: its frames are large because of records, which are not decoded.
+Requests of more than 256 KB or 5,000 elements are decoded in a thread, and responses with very many elements are
+encoded in one, because both take one turn otherwise. The size does not count for Produce: records are not decoded.
 
 A handler is `handle(context, request)` in `handlers/<api>.py`. It returns the response, or None if it replies later by
 itself, or a coroutine, which then runs in its own task. A Refusal or an unexpected exception of a handler becomes an
@@ -17,6 +17,8 @@ from importlib import import_module
 from types import CoroutineType
 from typing import Any, Final, cast
 
+import trio
+
 from kbroker.errors import PeerError, Refusal
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
@@ -28,6 +30,7 @@ from kbroker.server.requests.controller_apis import CONTROLLER_APIS, only_on_con
 from kbroker.server.requests.large_messages import has_many_elements, read_large_request, reply_at_length
 from kbroker.server.requests.repeated_requests import RepeatedRequests
 from kbroker.server.requests.request import Handler, Request, Route, read_request
+from kbroker.server.requests.thread_work import MAX_THREADS
 from kbroker.server.wire.connection import Connection
 from kbroker.server.wire.request_slot import RequestSlot
 
@@ -38,6 +41,7 @@ logger = logging.getLogger(__name__)
 _PREFIX: Final = struct.Struct(">hh").unpack_from
 _PREFIX_SIZE: Final = 4  # API key and version
 _LARGE_FRAME: Final = 256 * 1024
+_MAX_ELEMENTS: Final = 5_000  # decoded on the event loop, in a few milliseconds
 _API_KEY_LOW_BYTE: Final = 1  # 0 in a Produce. No API has a key above 255.
 _PRODUCE: Final = 0
 _FETCH: Final = 1
@@ -56,6 +60,7 @@ class Dispatch:
         self._quotas.on_switch = self._forget_routes
         self._repeated: dict[int, RepeatedRequests] = {}
         self._interceptor = context.interceptor
+        self._large_requests = trio.Semaphore(MAX_THREADS)  # each may take a few hundred megabytes
         self.bugs = 0
         self.counts: dict[tuple[str, int], list[int]] = {}
         """Number of requests by API and version, as a list of one number that the route increments."""
@@ -82,10 +87,16 @@ class Dispatch:
             route = self._make_route(*prefix)
         route.tally[0] += 1
         if len(frame) > _LARGE_FRAME and prefix[0] != _PRODUCE:
-            connection.hold()
-            self._context.nursery.start_soon(self._handle_large, connection, route, frame, slot)
+            self._begin_large(connection, route, frame, slot)
             return
-        request = read_request(route, frame, slot)
+        try:
+            request = read_request(route, frame, slot, _MAX_ELEMENTS)
+        except PeerError:
+            if len(frame) < _MAX_ELEMENTS:
+                raise
+            # Malformed, or too many elements for the event loop: a thread finds out.
+            self._begin_large(connection, route, frame, slot)
+            return
         try:
             response = route.handler(self._context, request)
             if is_plain and route.repeated is not None:
@@ -101,13 +112,21 @@ class Dispatch:
         except Exception as error:
             self._fail(request, error)
 
+    def _begin_large(self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot) -> None:
+        connection.hold()
+        self._context.nursery.start_soon(self._handle_large, connection, route, frame, slot)
+
     async def _handle_large(self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot) -> None:
         """Handles a large request. Its connection is held until the response is encoded, or the request waits."""
         try:
-            request = await read_large_request(self._context.thread_work, route, frame, slot)
-            await self._answer_large(request)
+            async with self._large_requests:
+                work = self._context.thread_work
+                request = await read_large_request(work, route, frame, slot, self._reply_soon)
+                await self._answer_large(request)
         except PeerError as error:
             connection.drop(str(error))
+        except Exception as error:  # of the decoder, or no memory: there is no request that could be answered
+            connection.close_after_bug(error)
         finally:
             connection.release()
             self.run.write()
@@ -124,6 +143,16 @@ class Dispatch:
         except Exception as error:
             self._fail(request, error)
 
+    def _reply_soon(self, request: Request, response: Any) -> None:
+        """Replies to a large request that has waited: its response may have to be encoded in a thread."""
+        self._context.nursery.start_soon(self._finish_large, request, response)
+
+    async def _finish_large(self, request: Request, response: Any) -> None:
+        try:
+            await self._reply(request, response)
+        except Exception as error:
+            self._fail(request, error)
+
     async def _finish(self, request: Request, answering: Awaitable[Any]) -> None:
         try:
             response = await answering
@@ -134,8 +163,8 @@ class Dispatch:
         self.run.write()
 
     async def _reply(self, request: Request, response: Any) -> None:
-        if request.route.holds_slices or not has_many_elements(response):
-            request.reply(response)
+        if not has_many_elements(response):
+            request.reply_at_once(response)
         else:
             await reply_at_length(self._context.thread_work, request, response)
 
@@ -156,7 +185,7 @@ class Dispatch:
                 request.reply_nothing()
                 request.slot.connection.finish()
             else:
-                request.reply(response)
+                request.reply_at_once(response)
         except Exception:
             logger.exception("Could not send the error response of %s v%d", name, request.version)
             request.slot.connection.close()
@@ -231,7 +260,7 @@ class Dispatch:
         return handler if self._interceptor is None else self._interceptor.intercept(api, handler)
 
 
-def _decode_nothing(buffer: Any, position: int = 0) -> tuple[Any, int]:
+def _decode_nothing(buffer: Any, position: int = 0, max_elements: int = 0, /) -> tuple[Any, int]:
     return None, position
 
 

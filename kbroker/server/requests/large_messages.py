@@ -12,36 +12,46 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.protocol.compiler.load import Decode, Encode, codec
+from kbroker.protocol.compiler.runtime import MAX_ELEMENTS
 from kbroker.protocol.values import Value
-from kbroker.server.requests.request import Request, Route
+from kbroker.server.requests.request import LongRequest, Request, Route
 from kbroker.server.wire.request_slot import RequestSlot
+from kbroker.server.wire.transport import BYTES
 
 if TYPE_CHECKING:
     from kbroker.server.requests.thread_work import ThreadWork
 
-__all__ = ["has_many_elements", "read_large_request", "reply_at_length"]
+__all__ = ["MAX_ELEMENTS_AT_ONCE", "has_many_elements", "read_large_request", "reply_at_length"]
 
+MAX_ELEMENTS_AT_ONCE: Final = 30_000
+"""Elements of a request whose handler does all its work in one turn. Larger requests close their connection."""
+
+# Keys of the APIs whose handlers let other tasks run between two elements.
+_HANDLED_IN_SLICES: Final = frozenset({0, 1, 2, 3, 9, 10, 15, 19, 21, 23, 32, 33, 35, 37, 42, 44, 48, 61, 69, 75})
 _MANY_ELEMENTS: Final = 2_000  # their encoding takes about 2 ms
 _ELEMENTS_PER_STEP: Final = 2_000
 _OWN_REFERENCES: Final = 3  # of the message, of a variable, of the call that counts them: a handler keeps no other
 
 
-async def read_large_request(work: ThreadWork, route: Route, frame: memoryview, slot: RequestSlot) -> Request:
+async def read_large_request(
+    work: ThreadWork, route: Route, frame: memoryview, slot: RequestSlot, reply_soon: Callable[[Request, Any], None]
+) -> Request:
     """Decodes a request in a thread. Raises PeerError if it is malformed."""
     header, position = route.decode_header(frame)
-    request = Request(route, header.correlation_id, header.client_id, None, slot)
+    request = LongRequest(route, header.correlation_id, header.client_id, slot, reply_soon)
     quotas = route.quotas
     # With quotas, the decoder of the route measures time, which works on the event loop only.
     decode = route.decode if quotas is None else codec(route.api.request, route.version).decode
-    request.body = await work.run(partial(_decode, decode, frame, position))
+    limit = MAX_ELEMENTS if route.api.key in _HANDLED_IN_SLICES else MAX_ELEMENTS_AT_ONCE
+    request.body = await work.run(partial(_decode, decode, frame, position, limit))
     if quotas is not None:
         quotas.begin_large(len(frame))
     return request
 
 
-def _decode(decode: Decode, frame: memoryview, position: int, pause: Callable[[], None]) -> Any:
+def _decode(decode: Decode, frame: memoryview, position: int, max_elements: int, pause: Callable[[], None]) -> Any:
     pause()
-    return decode(frame, position)[0]
+    return decode(frame, position, max_elements)[0]
 
 
 def has_many_elements(response: Value) -> bool:
@@ -70,13 +80,22 @@ async def reply_at_length(work: ThreadWork, request: Request, response: Value) -
     request.reply_in_parts(await work.run(partial(_encode, request.route.encode, response, request.body)))
 
 
-def _encode(encode: Encode, response: Value, body: Value, pause: Callable[[], None]) -> list[bytes]:
-    parts: list[bytes] = []
+def _encode(encode: Encode, response: Value, body: Value, pause: Callable[[], None]) -> list[Any]:
+    parts: list[Any] = []
     encode(response, parts)
-    joined = []
-    for start in range(0, len(parts), _ELEMENTS_PER_STEP):
-        joined.append(b"".join(parts[start : start + _ELEMENTS_PER_STEP]))
-        pause()
+    joined: list[Any] = []
+    begin = 0
+    for number, part in enumerate(parts):
+        # Slices of files stay: they are sent without a copy.
+        is_bytes = isinstance(part, BYTES)
+        if not is_bytes or number - begin >= _ELEMENTS_PER_STEP:
+            joined.append(b"".join(parts[begin:number]))
+            begin = number
+            pause()
+        if not is_bytes:
+            joined.append(part)
+            begin = number + 1
+    joined.append(b"".join(parts[begin:]))
     _free(parts, pause)
     for value in (response, body):
         for name in value.names:

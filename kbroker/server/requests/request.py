@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from kbroker.protocol.compiler.load import Decode, Encode
+from kbroker.protocol.compiler.runtime import MAX_ELEMENTS
 from kbroker.protocol.registry import Api
 from kbroker.server.requests.client_session import ClientSession
 from kbroker.server.wire.request_slot import RequestSlot
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from kbroker.server.quotas.request_quotas import Quotas, Usage
     from kbroker.server.requests.repeated_requests import RepeatedRequests
 
-__all__ = ["Handler", "Request", "Route", "read_request"]
+__all__ = ["Handler", "LongRequest", "Request", "Route", "read_request"]
 
 _PLAIN_HEADER: Final = struct.Struct(">ii").pack
 _FLEXIBLE_HEADER: Final = struct.Struct(">iix").pack  # the pad byte is an empty tag section
@@ -76,6 +77,9 @@ class Request:
 
     def reply(self, response: Any) -> None:
         """Encodes the response and completes the slot. Slices of files are sent without a copy."""
+        self.reply_at_once(response)
+
+    def reply_at_once(self, response: Any) -> None:
         route = self.route
         if route.quotas is not None:
             route.quotas.settle(self, response)
@@ -97,8 +101,8 @@ class Request:
         header = self._header(len(body))
         self.slot.complete((header + body,) if len(body) < COPY_SIZE else (header, body))
 
-    def reply_in_parts(self, parts: Sequence[bytes]) -> None:
-        """Like `reply_encoded`, for a body that is cut into parts."""
+    def reply_in_parts(self, parts: Sequence[Any]) -> None:
+        """Like `reply_encoded`, for a body that is cut into parts, with slices of files between them."""
         self.slot.complete((self._header(sum(map(len, parts))), *parts))
 
     def _framed(self, parts: list[Any]) -> list[Any]:
@@ -131,8 +135,29 @@ class Request:
         self.slot.complete(())
 
 
-def read_request(route: Route, frame: memoryview, slot: RequestSlot) -> Request:
+class LongRequest(Request):
+    """Request with very many elements. Its response may have as many, so it may be encoded in a thread."""
+
+    __slots__ = ("_reply_soon",)
+
+    def __init__(
+        self,
+        route: Route,
+        correlation_id: int,
+        client_id: str | None,
+        slot: RequestSlot,
+        reply_soon: Callable[[Request, Any], None],
+    ) -> None:
+        super().__init__(route, correlation_id, client_id, None, slot)
+        self._reply_soon = reply_soon
+
+    def reply(self, response: Any) -> None:
+        self._reply_soon(self, response)
+
+
+def read_request(route: Route, frame: memoryview, slot: RequestSlot, max_elements: int = MAX_ELEMENTS) -> Request:
+    """Decodes a request. Raises PeerError if it is malformed, or has more elements than `max_elements`."""
     header, position = route.decode_header(frame)
     request = Request(route, header.correlation_id, header.client_id, None, slot)
-    request.body, _ = route.decode(frame, position)
+    request.body, _ = route.decode(frame, position, max_elements)
     return request

@@ -273,6 +273,10 @@ class Connection:
         self._network.reports.closing(self, reason)
         self.close()
 
+    def close_after_bug(self, error: Exception) -> None:
+        """Closes the connection because of a bug of the broker, with a traceback in the log."""
+        self._network.close_after_bug(self, error)
+
     # Called by quotas
 
     def mute(self, seconds: float, deadlines: Deadlines) -> None:

@@ -61,10 +61,14 @@ class Deadlines:
         return deadline
 
     def on_cancelled(self) -> None:
-        """Counts a cancelled entry. Rebuilds the heap if more than half of it is cancelled: 0.2 µs for each entry."""
+        """Counts a cancelled entry."""
         self._cancelled += 1
+        self._drop_cancelled()
+
+    def _drop_cancelled(self) -> None:
+        """Rebuilds the heap if more than half of it is cancelled: 0.2 µs for each entry."""
         if self._cancelled > _FEW_CANCELLED and 2 * self._cancelled > len(self._heap):
-            # In place: `_call_due` may be looking at the heap.
+            # In place: `_call_due` looks at the heap.
             self._heap[:] = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0
@@ -79,6 +83,7 @@ class Deadlines:
                 self._scope.deadline = self._heap[0][0] if self._heap else float("inf")
                 await trio.sleep_forever()
             self._call_due()
+            self._drop_cancelled()  # those that were less than half of the heap before
 
     def _call_due(self) -> None:
         """Calls due callbacks in the order of their times, for one slice. `run` comes back for the others."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from kbroker.controller.trees.embedded_tree import open_embedded_tree
+from kbroker.controller.trees.metadata_file import storage_failure
 from kbroker.controller.trees.tree import Create, NodeExists, SetData
 from kbroker.errors import StorageFailure, UserError
 
@@ -119,3 +122,26 @@ async def test_a_full_disk_refuses_the_write_and_keeps_what_was_there(tmp_path: 
         await tree.create("/b", bytes(500_000))
         with pytest.raises(NodeExists):
             await tree.create("/b")
+
+
+@pytest.mark.parametrize(("number", "is_full"), [(errno.EDQUOT, True), (errno.ENOSPC, True), (errno.EIO, False)])
+def test_a_failed_write_of_sqlite_is_a_full_disk_if_another_file_finds_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_full: bool
+) -> None:
+    def fail(*_arguments: object) -> NoReturn:
+        raise OSError(number, "no")
+
+    failure = sqlite3.OperationalError("disk I/O error")
+    failure.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    path = str(tmp_path / "metadata.db")
+    assert not storage_failure(failure, path).is_full  # the trial write succeeds
+    monkeypatch.setattr("os.write", fail)
+    assert storage_failure(failure, path).is_full is is_full
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_fsync_of_sqlite_is_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = sqlite3.OperationalError("disk I/O error")
+    failure.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    monkeypatch.delattr("os.write")  # nothing is tried: the data may be lost
+    assert not storage_failure(failure, str(tmp_path / "metadata.db")).is_full

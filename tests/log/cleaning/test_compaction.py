@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.errors import StorageFailure
-from kbroker.log.cleaning.compaction import Limits
+from kbroker.log.cleaning.compaction import Compaction, Limits
 from kbroker.log.files.file_slice import FileSlice
 from kbroker.log.files.filesystem import FileSystem
-from kbroker.log.log_compaction import begin_compaction, cleanable_of, replace_segments
+from kbroker.log.log_compaction import cleanable_of, plan_compaction, replace_segments
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_log import OpenLog
 from kbroker.log.segments.segment import Segment
@@ -30,7 +30,7 @@ from tests.log.batches import (
     read_headers,
     remove_deleted,
 )
-from tests.log.compacting import SMALL, NoPace, compact, keyed_batch, pairs_of, records_of, seal
+from tests.log.compacting import SMALL, NoPace, compact, keyed_batch, pairs_of, records_of, seal, segments_of
 
 Place = tuple[FileSystem, str]
 BIG = LogConfig(
@@ -421,12 +421,13 @@ def test_segments_that_were_removed_are_not_replaced(place: Place) -> None:
         segment_bytes=200, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=0, file_delete_delay_ms=0
     )
     log = filled(place, both, *([("a", "x" * 100)] for _ in range(6)))
-    compaction = begin_compaction(log, cleanable_of(log, NOW), NOW, Limits(), NoPace())
+    compaction = Compaction(plan_compaction(log, cleanable_of(log, NOW), NOW, Limits()), NoPace())
     compaction.build_map()
     group, *_ = compaction.groups()
     cleaned = compaction.write_cleaned(group)
+    segments = segments_of(log, group)
     assert log.apply_retention(NOW) > 0
-    assert not replace_segments(log, [source.segment for source in group], cleaned, NOW)
+    assert not replace_segments(log, segments, cleaned, NOW)
     cleaned.discard()
     filesystem, path = place
     assert not [name for name in filesystem.list_names(path) if name.endswith((".cleaned", ".swap"))]

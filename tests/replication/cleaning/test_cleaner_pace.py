@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.replication.cleaning.cleaner_pace import CleanerPace
+from kbroker.replication.cleaning.cleaner_pace import CleanerPace, IoThrottle
 from kbroker.thread_pace import ThreadStopped
 
 
@@ -25,7 +25,7 @@ class Clock:
 def test_it_keeps_to_the_rate_and_follows_it() -> None:
     clock = Clock()
     rate = [1000.0]
-    pace = CleanerPace(clock, lambda: rate[0])
+    pace = CleanerPace(clock, IoThrottle(clock, lambda: rate[0]))
     pace.took(100)
     assert 0.1 <= clock.seconds - 100.0 < 0.2
     before = clock.asked
@@ -35,7 +35,8 @@ def test_it_keeps_to_the_rate_and_follows_it() -> None:
 
 
 def test_a_stop_ends_it_wherever_it_is() -> None:
-    pace = CleanerPace(Clock(), lambda: 1.0)
+    clock = Clock()
+    pace = CleanerPace(clock, IoThrottle(clock, lambda: 1.0))
     pace.tick()
     pace.stop()
     with pytest.raises(ThreadStopped):

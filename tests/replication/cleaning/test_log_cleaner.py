@@ -41,6 +41,7 @@ class CleaningBroker(Broker):
     def __init__(self, filesystem: FaultyFileSystem, *topics: Any) -> None:
         super().__init__(filesystem, *topics)
         self.cleaner = LogCleaner(self.replicas, self.flusher, self.config, ThreadClock())
+        self.worker = self.cleaner.new_worker()
 
     def fill(self, topic: str = "table", count: int = 20, *, keys: int = 3) -> None:
         partition = self.partition(topic)
@@ -48,6 +49,9 @@ class CleaningBroker(Broker):
             batch = keyed_batch((f"k{number % keys}", f"{number}-" + "x" * 100))
             assert partition.append_internal(batch, NOW).error == ErrorCode.NONE
         seal(partition.log)
+
+    async def clean(self) -> bool:
+        return await self.cleaner.clean_dirtiest(self.worker)
 
     def pairs(self, topic: str = "table") -> list[tuple[int, str, str | None]]:
         return pairs_of(self.partition(topic).log)
@@ -86,18 +90,18 @@ def left_over(broker: CleaningBroker) -> list[str]:
 
 
 async def test_the_dirtiest_log_is_compacted_first_and_how_far_is_written_down(broker: CleaningBroker) -> None:
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert [offset for offset, _, _ in broker.pairs()] == [17, 18, 19]
     broker.fill(count=30)
     broker.add(topic_of("other", number=8, configs=COMPACTED), topic_of("plain", number=9))
     broker.fill("other")
     broker.fill("plain")
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert len(broker.pairs()) > 30
     assert [offset for offset, _, _ in broker.pairs("other")] == [17, 18, 19]
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert [offset for offset, _, _ in broker.pairs()] == [47, 48, 49]
-    assert not await broker.cleaner.clean_dirtiest()
+    assert not await broker.clean()
     assert len(broker.pairs("plain")) == 20
     offsets = [read_offsets(broker.filesystem, f"{path}/{CLEANER_CHECKPOINT}") for path in ("/one", "/two")]
     assert {**offsets[0], **offsets[1]} == {("table", 0): 50, ("other", 0): 20}
@@ -107,13 +111,13 @@ async def test_the_dirtiest_log_is_compacted_first_and_how_far_is_written_down(b
 
 
 async def test_it_goes_on_after_a_restart_where_it_was(broker: CleaningBroker) -> None:
-    await broker.cleaner.clean_dirtiest()
+    await broker.clean()
     broker.replicas.close()
     again = CleaningBroker(broker.filesystem, TABLE)
     assert again.partition("table").log.cleaner_offset == 20
-    assert not await again.cleaner.clean_dirtiest()
+    assert not await again.clean()
     again.fill()
-    assert await again.cleaner.clean_dirtiest()
+    assert await again.clean()
     assert [offset for offset, _, _ in again.pairs()] == [37, 38, 39]
 
 
@@ -128,43 +132,43 @@ async def test_replaced_segments_leave_the_disk_after_their_delay_and_when_nobod
     def deleted() -> list[str]:
         return [name for name in broker.filesystem.list_names(log.path) if name.endswith(".deleted")]
 
-    await broker.cleaner.clean_dirtiest()
+    await broker.clean()
     assert len(deleted()) > 3
-    await broker.cleaner.clean_dirtiest()
+    await broker.clean()
     assert deleted() == [f"{0:020d}.log.deleted"]
     assert piece.read() == content
     piece.release()
-    await broker.cleaner.clean_dirtiest()
+    await broker.clean()
     assert deleted() == []
 
 
 async def test_a_log_that_nobody_has_used_stays_unread(broker: CleaningBroker) -> None:
     broker.replicas.close()
     again = CleaningBroker(broker.filesystem, TABLE)
-    assert not await again.cleaner.clean_dirtiest()
+    assert not await again.clean()
     assert again.partition("table").log_handle.opened is None
 
 
 async def test_what_is_not_fsynced_is_flushed_for_the_next_time(broker: CleaningBroker) -> None:
     log = broker.partition("table").log
     log.recovery_point = 0
-    assert not await broker.cleaner.clean_dirtiest()
+    assert not await broker.clean()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.flusher.run)
         with trio.fail_after(10):
             while log.recovery_point < 20:
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
 
 
 async def test_a_topic_that_is_deleted_meanwhile_stays_deleted(
     broker: CleaningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before_the_swap(monkeypatch, lambda: broker.remove(TABLE))
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert broker.table.get("table", 0) is None
-    assert not await broker.cleaner.clean_dirtiest()
+    assert not await broker.clean()
     assert broker.cleaner.uncleanable() == []
 
 
@@ -177,7 +181,7 @@ async def test_a_topic_that_is_made_anew_meanwhile_is_not_touched(
         broker.fill(count=2)
 
     before_the_swap(monkeypatch, make_anew)
-    await broker.cleaner.clean_dirtiest()
+    await broker.clean()
     assert [offset for offset, _, _ in broker.pairs()] == [0, 1]
     assert left_over(broker) == []
 
@@ -192,7 +196,7 @@ async def test_a_topic_that_is_deleted_after_the_last_swap_harms_nobody(
         sync(path)
 
     monkeypatch.setattr(broker.filesystem, "sync_directory", delete_and_sync)
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert broker.cleaner.uncleanable() == []
 
 
@@ -203,28 +207,28 @@ async def test_a_checkpoint_that_has_no_room_is_written_another_time(
         raise StorageFailure("no room", is_full=True)
 
     monkeypatch.setattr(broker.log_dirs, "checkpoint_cleaner", refuse)
-    assert not await broker.cleaner.clean_dirtiest()
+    assert not await broker.clean()
     assert [offset for offset, _, _ in broker.pairs()] == [17, 18, 19]
 
 
 async def test_a_log_that_moves_is_left_alone(broker: CleaningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         before_the_swap(patch, lambda: (broker.begin("table"), None)[1])
-        assert await broker.cleaner.clean_dirtiest()
+        assert await broker.clean()
     assert len(broker.pairs()) == 20
-    assert not await broker.cleaner.clean_dirtiest()
+    assert not await broker.clean()
     assert left_over(broker) == []
     move = broker.moves.get("table", 0)
     assert move is not None
     broker.copy(move)
     assert broker.swap(move)
     seal(broker.partition("table").log)
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert [offset for offset, _, _ in broker.pairs()] == [17, 18, 19]
 
 
 async def test_how_far_a_log_is_compacted_moves_along(broker: CleaningBroker) -> None:
-    await broker.cleaner.clean_dirtiest()
+    await broker.clean()
     broker.move("table")
     assert broker.partition("table").log.cleaner_offset == 20
     await broker.log_dirs.checkpoint()
@@ -238,7 +242,7 @@ async def test_a_log_that_is_truncated_meanwhile_keeps_what_is_left(
 ) -> None:
     log = broker.partition("table").log
     before_the_swap(monkeypatch, lambda: (log.truncate_to(5), None)[1])
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert [offset for offset, _, _ in broker.pairs()] == [0, 1, 2, 3, 4]
     assert log.cleaner_offset is None
     assert left_over(broker) == []
@@ -254,7 +258,7 @@ async def test_what_is_written_after_a_cut_is_not_replaced_by_what_was_there(mon
         broker.fill(count=15, keys=1)
 
     before_the_swap(monkeypatch, cut_and_go_on)
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert [key for offset, key, _value in broker.pairs() if offset >= 5] == ["k0"] * 15
     assert log.cleaner_offset is None
 
@@ -270,7 +274,7 @@ async def test_records_that_are_deleted_meanwhile_stay_deleted(monkeypatch: pyte
         log.apply_retention(NOW)
 
     before_the_swap(monkeypatch, delete)
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert [offset for offset, _, _ in broker.pairs()] == [19]
     assert left_over(broker) == []
 
@@ -295,7 +299,7 @@ async def test_a_segment_that_retention_takes_while_it_is_read_is_nothing_rotten
 
     with monkeypatch.context() as patched:
         patched.setattr(Compaction, "groups", groups_of_what_goes)
-        assert await broker.cleaner.clean_dirtiest()
+        assert await broker.clean()
     assert broker.cleaner.uncleanable() == []
     assert [offset for offset, _, _ in broker.pairs()] == [18, 19]
 
@@ -307,8 +311,8 @@ async def test_a_log_that_holds_something_rotten_is_given_up_with_one_line(
     content = bytearray(broker.filesystem.read(path))
     content[200] ^= 1
     broker.filesystem.replace(path, bytes(content))
-    assert await broker.cleaner.clean_dirtiest()
-    assert not await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
+    assert not await broker.clean()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("Could not clean the log of table-0. Marking its partition as uncleanable")
     assert "CORRUPT_MESSAGE: CRC is" in line
@@ -325,28 +329,28 @@ async def test_a_bug_costs_a_log_its_compaction_and_nobody_anything_else(
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(Compaction, "build_map", fail)
-    assert await broker.cleaner.clean_dirtiest()
-    assert not await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
+    assert not await broker.clean()
     (record,) = caplog.records
     assert record.exc_info
 
 
 async def test_a_full_disk_is_tried_again(broker: CleaningBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.filesystem.free_bytes = 50
-    assert not await broker.cleaner.clean_dirtiest()
+    assert not await broker.clean()
     assert "the disk is full" in caplog.text
     assert not broker.log_dirs.gates[broker.directory("table")].is_closed
     broker.filesystem.free_bytes = None
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert len(broker.pairs()) == 3
 
 
 async def test_a_broken_disk_takes_its_directory_offline(broker: CleaningBroker) -> None:
     broker.filesystem.write_error = errno.EIO
-    assert await broker.cleaner.clean_dirtiest()
+    assert await broker.clean()
     assert broker.log_dirs.gates[broker.directory("table")].is_offline
     broker.filesystem.write_error = None
-    assert not await broker.cleaner.clean_dirtiest()
+    assert not await broker.clean()
 
 
 async def wait_compacted(broker: CleaningBroker, offset: int) -> None:

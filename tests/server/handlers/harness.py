@@ -66,7 +66,7 @@ class Peer:
         self.session = ClientSession()
         self.is_closed = False
         self.muted_seconds = 0.0
-        self.is_held = False
+        self.holds = 0
         self.answered = trio.Event()
 
     def on_slot_done(self, slot: RequestSlot) -> None:
@@ -76,12 +76,11 @@ class Peer:
         self.muted_seconds = max(self.muted_seconds, seconds)
 
     def hold(self) -> None:
-        assert not self.is_held
-        self.is_held = True
+        self.holds += 1
 
     def release(self) -> None:
-        assert self.is_held
-        self.is_held = False
+        assert self.holds
+        self.holds -= 1
 
     def drop(self, reason: str) -> None:
         self.close()
