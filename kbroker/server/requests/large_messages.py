@@ -67,6 +67,7 @@ async def reply_at_length(work: ThreadWork, request: Request, response: Value) -
     """Encodes the response in a thread and completes the request."""
     if request.route.quotas is not None:
         request.route.quotas.settle(request, response)
+    request.route.count_errors(response, request.tally.times.errors)
     request.reply_in_parts(await work.run(partial(_encode, request.route.encode, response, request.body)))
 
 
