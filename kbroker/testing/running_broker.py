@@ -167,7 +167,7 @@ async def run_broker(
     Without `data_dir`, the data is removed on exit.
     """
     config = config_for_tests(properties_of(settings))
-    warn_about(config, stacklevel=4)
+    warn_about(config, stacklevel=3)
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
         async with running_with(config, data_dir or temporary, topics_of(topics)) as broker:
             yield Bootstrap(broker)
