@@ -14,6 +14,7 @@ from setuptools import Extension, setup
 # together, for calls between compiled modules are calls in C. Seams that tests put something else in (the file system,
 # transports) stay interpreted.
 HOT_PATH = [
+    "kbroker/histogram.py",
     "kbroker/log/append_result.py",
     "kbroker/log/append_rules.py",
     "kbroker/log/cleaning/batch_filter.py",
@@ -53,6 +54,7 @@ HOT_PATH = [
     "kbroker/server/requests/repeated_produce.py",
     "kbroker/server/requests/repeated_requests.py",
     "kbroker/server/requests/request.py",
+    "kbroker/server/requests/request_times.py",
     "kbroker/server/requests/run.py",
 ]
 

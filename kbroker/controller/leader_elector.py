@@ -9,10 +9,11 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
+from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.topic import topic_config
 from kbroker.controller.changes import PartitionsChanged
-from kbroker.controller.image import Image, PartitionState, TopicImage
+from kbroker.controller.image import NO_LEADER, Image, PartitionState, TopicImage
 from kbroker.controller.metadata_store import MetadataStore
 from kbroker.controller.rules.election import (
     elect,
@@ -28,6 +29,7 @@ from kbroker.controller.trees import znodes
 from kbroker.controller.trees.tree import BadVersion, Create
 from kbroker.controller.trees.writes import partition_nodes, state_writes
 from kbroker.errors import Refusal
+from kbroker.histogram import Histogram
 from kbroker.protocol.error_codes import ErrorCode
 
 __all__ = ["LeaderElector"]
@@ -41,9 +43,14 @@ _NOT_NEEDED: Final = Refusal(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not
 
 
 class LeaderElector:
-    def __init__(self, store: MetadataStore, config: BrokerConfig) -> None:
+    def __init__(self, store: MetadataStore, config: BrokerConfig, clock: Clock) -> None:
         self._store = store
         self._config = config
+        self._clock = clock
+        self.election_times = Histogram()
+        """Time that the tree took to store the new leaders of a decision, in which at least one leader changed."""
+        self.unclean_elections = 0
+        """Partitions for which a replica outside the ISR was elected: records may be lost."""
         self.shutting_down: set[int] = set()
         """Brokers in a controlled shutdown: they are not elected, and may not join an ISR."""
 
@@ -257,6 +264,7 @@ class LeaderElector:
         store.commit([PartitionsChanged(name, partitions)])
 
     async def change_states(self, changed: Mapping[str, Mapping[int, PartitionState]]) -> None:
+        began, elections = self._clock.monotonic(), self._elections(changed)
         try:
             await self._store.write(state_writes(changed))
         except BadVersion as failure:
@@ -266,3 +274,16 @@ class LeaderElector:
                 ErrorCode.INVALID_UPDATE_VERSION, f"{failure.path} was changed by another writer."
             ) from failure
         self._store.commit([PartitionsChanged(name, partitions) for name, partitions in changed.items()])
+        if elections:
+            self.election_times.observe(1000 * (self._clock.monotonic() - began))
+            self.unclean_elections += sum(is_unclean for is_unclean in elections)
+
+    def _elections(self, changed: Mapping[str, Mapping[int, PartitionState]]) -> list[bool]:
+        """Returns, for each partition that gets another leader, whether its election is unclean."""
+        elections = []
+        for name, partitions in changed.items():
+            for index, state in partitions.items():
+                before = self._image.partition(name, index)
+                if before is not None and state.leader not in (before.leader, NO_LEADER):
+                    elections.append(state.leader not in before.isr)
+        return elections

@@ -153,6 +153,7 @@ class LeaderState:
         if self._partition.leadership is not self:
             return  # the role changed while the controller decided
         if isinstance(decision, ErrorCode):
+            self._peers.failed_isr_updates += 1
             # After other errors the proposal stays pending, so the proposed replicas go on counting for the high
             # watermark: the controller may have written the ISR, and the image will say.
             if decision in _NOT_WRITTEN:
@@ -174,7 +175,9 @@ class LeaderState:
             return
         self.view.on_replicas(state.replicas)
         if set(before) != set(state.isr):
-            partition = self._partition
+            partition, peers = self._partition, self._peers
+            peers.isr_shrinks += not set(before) <= set(state.isr)
+            peers.isr_expands += not set(state.isr) <= set(before)
             fields = {"topic": partition.topic, "partition": partition.index, "isr": list(state.isr)}
             text = "ISR of %s-%d changed from %s to %s"
             args = (partition.topic, partition.index, list(before), list(state.isr))

@@ -52,6 +52,10 @@ class Peers:
         """Partitions that this broker leads and that have other replicas, in insertion order."""
         self.on_replicated: Callable[[], None] = lambda: None
         """Called when a partition is added to `replicated`, or leads in a new epoch."""
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+        self.failed_isr_updates = 0
+        """ISR proposals of this broker that the controller has refused."""
         self._monotonic = clock.monotonic
 
     def finish_fetches(self) -> None:

@@ -76,14 +76,15 @@ async def run_broker(
     stop: trio.Event,
     interceptor: Interceptor | None = None,
     status: BrokerStatus | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Runs a broker until `stop` is set. Raises UserError if it cannot start for a reason that the operator can fix.
 
     `topics`: created at the start if missing, with their partition counts; -1 for num.partitions. `status`: kept up to
-    date while the broker runs.
+    date while the broker runs. `clock`: None for the system's clocks.
     """
     _check_security_protocols(config)
-    clock = SystemClock()
+    clock = SystemClock() if clock is None else clock
     began = clock.monotonic()
     status = BrokerStatus() if status is None else status
     status.state = BrokerState.STARTING
@@ -219,6 +220,7 @@ class _Broker:
             server = SocketServer(network)
             status = self._status
             status.context, status.network, status.dispatch = context, network, dispatch
+            status.peers = self._replicas.peers
             try:
                 listeners = [
                     server.listen(endpoint.name, endpoint.host, endpoint.port) for endpoint in config.endpoints
@@ -239,7 +241,8 @@ class _Broker:
                 if self._member is not None:
                     background.start_soon(context.producer_ids.keep_reserve)
                     background.start_soon(LagWatch(self._replicas.peers, self._clock).run)
-                    background.start_soon(self._fetchers(network).run)
+                    status.fetchers = self._fetchers(network)
+                    background.start_soon(status.fetchers.run)
                 background.start_soon(context.groups.run)
                 background.start_soon(context.transactions.run)
                 await background.start(server.run)

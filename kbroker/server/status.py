@@ -6,11 +6,16 @@ Written only by `broker.py`.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from kbroker.replication.cleaning.log_cleaner import LogCleaner
+from kbroker.replication.peers import Peers
 from kbroker.server.context import Context
 from kbroker.server.requests.dispatch import Dispatch
 from kbroker.server.wire.network import Network
+
+if TYPE_CHECKING:
+    from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
 
 __all__ = ["BrokerState", "BrokerStatus"]
 
@@ -34,7 +39,7 @@ _WHY_NOT_READY = {
 
 
 class BrokerStatus:
-    __slots__ = ("cleaner", "context", "dispatch", "network", "state", "version")
+    __slots__ = ("cleaner", "context", "dispatch", "fetchers", "network", "peers", "state", "version")
 
     def __init__(self, version: str = "") -> None:
         """`version`: the release of kbroker; empty if unknown."""
@@ -44,6 +49,8 @@ class BrokerStatus:
         self.network: Network | None = None
         self.dispatch: Dispatch | None = None
         self.cleaner: LogCleaner | None = None
+        self.peers: Peers | None = None
+        self.fetchers: ReplicaFetchers | None = None  # None on a single node
 
     def why_not_ready(self) -> str | None:
         """Returns why the broker is not ready for clients, or None if it is ready."""

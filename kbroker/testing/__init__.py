@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Bootstrap", "Broker", "Fault", "Faults", "RunningBroker", "run_broker"]
+__all__ = ["Bootstrap", "Broker", "Fault", "Faults", "KafkaRecord", "RunningBroker", "run_broker"]
 
 if TYPE_CHECKING:
     from kbroker.testing.broker import Broker
     from kbroker.testing.faults import Fault, Faults
+    from kbroker.testing.kafka_record import KafkaRecord
     from kbroker.testing.running_broker import Bootstrap, RunningBroker, run_broker
 else:
     _HOMES = {
@@ -20,6 +21,7 @@ else:
         "Broker": "broker",
         "Fault": "faults",
         "Faults": "faults",
+        "KafkaRecord": "kafka_record",
         "RunningBroker": "running_broker",
         "run_broker": "running_broker",
     }

@@ -6,18 +6,30 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kbroker.config.broker import BrokerConfig
 from kbroker.controller.rules.topic_rules import DEFAULT
 from kbroker.errors import UserError
+from kbroker.testing.broker_clock import BrokerClock
 from kbroker.testing.faults import Faults
+from kbroker.testing.kafka_record import KafkaRecord, NewRecord
 from kbroker.testing.loop_thread import LoopThread
 from kbroker.testing.running_broker import RunningBroker
-from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of
+from kbroker.testing.settings import (
+    CONTAINERS,
+    Setting,
+    Topics,
+    config_for_tests,
+    listener_properties,
+    properties_of,
+    topics_of,
+    warn_about,
+)
 
 __all__ = ["Broker"]
 
@@ -28,17 +40,31 @@ class Broker:
     """A broker for tests: `with Broker(topics=["orders:3"], num_partitions=2) as broker:`.
 
     Clients connect to `broker.bootstrap`. Settings have Kafka's names, with underscores for dots. Without `data_dir`,
-    the data is removed on exit.
+    the data is removed on exit. `container_host`: the name by which containers reach this machine; then the broker also
+    listens on `container_bind`, and clients in containers connect to `broker.container_bootstrap`.
     """
 
     def __init__(
-        self, *, topics: Topics = (), data_dir: str | os.PathLike[str] | None = None, **settings: Setting
+        self,
+        *,
+        topics: Topics = (),
+        data_dir: str | os.PathLike[str] | None = None,
+        container_host: str | None = None,
+        container_bind: str = "0.0.0.0",
+        **settings: Setting,
     ) -> None:
         self._properties = properties_of(settings)
-        self._config = config_for_tests(self._properties, stacklevel=2)
+        self._has_own_listeners = "listeners" in self._properties
+        self._container_host = container_host
+        self._container_bind = container_bind
+        if container_host is not None and self._has_own_listeners:
+            raise UserError("Set either container_host or listeners: container_host adds a listener")
+        self._config = self._config_with(None)
+        warn_about(self._config, stacklevel=2)
         self._topics = topics_of(topics)
         self._stage = _Stage(None if data_dir is None else os.fspath(data_dir))
         self._running: RunningBroker | None = None
+        self._clock = BrokerClock()
         self.faults = Faults(self._stage.call)
         weakref.finalize(self, self._stage.clear)
 
@@ -60,6 +86,15 @@ class Broker:
     @property
     def port(self) -> int:
         return self._expect_running().port
+
+    @property
+    def container_bootstrap(self) -> str:
+        """Returns HOST:PORT for clients in containers. Raises UserError without `container_host`."""
+        running = self._expect_running()
+        if self._container_host is None:
+            raise UserError("The broker has no listener for containers: create it with container_host=…")
+        address: str = self._stage.call(lambda: running.advertised(CONTAINERS))
+        return address
 
     # Start and stop
 
@@ -83,11 +118,18 @@ class Broker:
         """Starts the broker. Clients can connect once this returns. A restart uses the same port and data."""
         if self._running is not None:
             raise UserError("The broker is already running")
-        self._running = self._stage.start(self._config, self._topics, self.faults)
-        if "listeners" not in self._properties:
-            listeners = f"PLAINTEXT://{self._running.bootstrap}"
-            self._config = config_for_tests({**self._properties, "listeners": listeners}, stacklevel=2)
+        self._running = self._stage.start(self._config, self._topics, self.faults, self._clock)
+        if not self._has_own_listeners:
+            ports = {"PLAINTEXT": self._running.port}
+            if self._container_host is not None:
+                ports[CONTAINERS] = int(self.container_bootstrap.rpartition(":")[2])
+            self._config = self._config_with(ports)
         return self
+
+    def _config_with(self, ports: Mapping[str, int] | None) -> BrokerConfig:
+        """Returns the config with these ports; None for free ports."""
+        listeners = listener_properties(self._container_host, self._container_bind, ports)
+        return config_for_tests({**listeners, **self._properties})
 
     def stop(self) -> None:
         """Shuts down cleanly and keeps topics and records for the next `start`. No-op if the broker is not running."""
@@ -123,6 +165,47 @@ class Broker:
     def delete_topic(self, name: str) -> None:
         self._stage.run(self._expect_running().delete_topic, name)
 
+    # Records
+
+    def produce(self, topic: str, records: Iterable[NewRecord]) -> None:
+        """Writes records to a topic, and returns when they are committed.
+
+        A record is a value (str, bytes, None), a pair of key and value, or a KafkaRecord.
+        """
+        self._stage.run(self._expect_running().produce, topic, records)
+
+    def records(
+        self, topic: str, count: int | None = None, *, timeout: float = 10.0, read_committed: bool = True
+    ) -> list[KafkaRecord]:
+        """Returns the records of a topic, ordered by partition and offset.
+
+        With `count`, waits until there are at least so many, and raises AssertionError after `timeout` seconds.
+        """
+        running = self._expect_running()
+
+        async def read() -> list[KafkaRecord]:
+            return await running.records(topic, count, timeout=timeout, read_committed=read_committed)
+
+        found: list[KafkaRecord] = self._stage.run(read)
+        return found
+
+    # Time
+
+    @property
+    def now_ms(self) -> int:
+        """Returns the time of the broker in milliseconds since the epoch."""
+        return self._clock.now_ms()
+
+    def advance_clock(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+        """Advances the broker's clock, and returns when the broker has handled what is due then.
+
+        For retention, session timeouts, transaction timeouts and all other times that the broker measures. Clients keep
+        their own time.
+        """
+        self._expect_running()
+        step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._stage.run(self._clock.advance, step // timedelta(milliseconds=1))
+
     def _expect_running(self) -> RunningBroker:
         if self._running is None:
             raise UserError("The broker is not running: use it in a `with` block, or call start()")
@@ -141,10 +224,12 @@ class _Stage:
         self._thread: LoopThread | None = None
         self._process_id = os.getpid()
 
-    def start(self, config: BrokerConfig, topics: list[tuple[str, int]], faults: Faults) -> RunningBroker:
+    def start(
+        self, config: BrokerConfig, topics: list[tuple[str, int]], faults: Faults, clock: BrokerClock
+    ) -> RunningBroker:
         if self._data_dir is None and self._temporary is None:
             self._temporary = tempfile.mkdtemp(prefix="kbroker-")
-        thread = LoopThread(config, self._data_dir or self._temporary or "", topics, faults)
+        thread = LoopThread(config, self._data_dir or self._temporary or "", topics, faults, clock)
         running = thread.start()
         self._thread = thread
         return running

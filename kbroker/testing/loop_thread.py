@@ -15,6 +15,7 @@ import trio
 
 from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError
+from kbroker.testing.broker_clock import BrokerClock
 from kbroker.testing.faults import Faults
 from kbroker.testing.lone_exceptions import lone_exceptions
 from kbroker.testing.running_broker import RunningBroker, running_with
@@ -27,7 +28,15 @@ T = TypeVar("T")
 class LoopThread:
     """Thread of one broker. `start` raises the exception of a failed start."""
 
-    def __init__(self, config: BrokerConfig, data_dir: str, topics: Sequence[tuple[str, int]], faults: Faults) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        data_dir: str,
+        topics: Sequence[tuple[str, int]],
+        faults: Faults,
+        clock: BrokerClock,
+    ) -> None:
+        self._clock = clock
         self._config = config
         self._data_dir = data_dir
         self._topics = topics
@@ -90,7 +99,7 @@ class LoopThread:
     def _main(self) -> None:
         try:
             with lone_exceptions():
-                trio.run(self._serve)
+                trio.run(self._serve, clock=self._clock)
         except BaseException as error:
             if self._ready.done():
                 self._failure = error
@@ -98,7 +107,7 @@ class LoopThread:
                 self._ready.set_exception(error)
 
     async def _serve(self) -> None:
-        serving = running_with(self._config, self._data_dir, self._topics, self._faults)
+        serving = running_with(self._config, self._data_dir, self._topics, self._faults, self._clock)
         async with trio.open_nursery() as nursery, serving as broker:
             self._ready.set_result((broker, trio.lowlevel.current_trio_token(), nursery))
             await broker.wait_stopped()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
 import trio
 
+from kbroker.client.address import Address
+from kbroker.clock import Clock, SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import format_address
 from kbroker.controller.rules.topic_rules import DEFAULT, NewTopic
@@ -18,8 +20,9 @@ from kbroker.protocol.registry import Api
 from kbroker.server.context import Context
 from kbroker.server.requests.request import Handler
 from kbroker.testing.faults import Faults
+from kbroker.testing.kafka_record import KafkaRecord, NewRecord, produce, read_records
 from kbroker.testing.lone_exceptions import lone_exceptions
-from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of
+from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of, warn_about
 from kbroker.web.monitor import run_monitored_broker
 
 __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "running_with"]
@@ -28,7 +31,8 @@ __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "runnin
 class RunningBroker:
     """A broker that runs in the current trio loop, and its interceptor."""
 
-    def __init__(self, faults: Faults | None = None) -> None:
+    def __init__(self, faults: Faults | None = None, clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
         self.host = ""
         self.port = 0
         self.faults = faults if faults is not None else Faults()
@@ -60,6 +64,29 @@ class RunningBroker:
         (outcome,) = await self._running().controller.delete_topics([name])
         if isinstance(outcome, Refusal):
             raise UserError(f"Could not delete topic {name}: {outcome.message or 'it does not exist'}")
+
+    def advertised(self, listener: str) -> str:
+        """Returns HOST:PORT as clients of this listener get it."""
+        context = self._running()
+        endpoint = context.controller.image.brokers[context.broker_id].endpoint(listener)
+        assert endpoint is not None
+        return format_address(endpoint.host, endpoint.port)
+
+    async def produce(self, topic: str, records: Iterable[NewRecord]) -> None:
+        """Writes records to a topic, and returns when they are committed."""
+        self._running()
+        await produce(Address(self.host, self.port), topic, records, self._clock.now_ms())
+
+    async def records(
+        self, topic: str, count: int | None = None, *, timeout: float = 10.0, read_committed: bool = True
+    ) -> list[KafkaRecord]:
+        """Returns the records of a topic, ordered by partition and offset.
+
+        With `count`, waits until there are at least so many, and raises AssertionError after `timeout` seconds.
+        """
+        self._running()
+        address = Address(self.host, self.port)
+        return await read_records(address, topic, count, timeout=timeout, read_committed=read_committed)
 
     async def stop(self) -> None:
         """Shuts down cleanly; all data is on disk when this returns. No-op if the broker is already stopped."""
@@ -107,7 +134,13 @@ class RunningBroker:
 
         try:
             await run_monitored_broker(
-                config, data_dir=data_dir, topics=topics, on_ready=on_ready, stop=self._asked_to_stop, interceptor=self
+                config,
+                data_dir=data_dir,
+                topics=topics,
+                on_ready=on_ready,
+                stop=self._asked_to_stop,
+                interceptor=self,
+                clock=self._clock,
             )
         finally:
             self._has_stopped.set()
@@ -133,7 +166,8 @@ async def run_broker(
 
     Without `data_dir`, the data is removed on exit.
     """
-    config = config_for_tests(properties_of(settings), stacklevel=4)
+    config = config_for_tests(properties_of(settings))
+    warn_about(config, stacklevel=3)
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
         async with running_with(config, data_dir or temporary, topics_of(topics)) as broker:
             yield Bootstrap(broker)
@@ -159,8 +193,9 @@ async def running_with(
     data_dir: str | os.PathLike[str],
     topics: Sequence[tuple[str, int]],
     faults: Faults | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[RunningBroker]:
-    broker = RunningBroker(faults)
+    broker = RunningBroker(faults, clock)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker._run, config, os.fspath(data_dir), topics)
         try:

@@ -7,16 +7,32 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kbroker.config.broker import BrokerConfig
+from kbroker.config.endpoints import format_address
 from kbroker.controller.rules.topic_rules import DEFAULT
 from kbroker.errors import UserError
 
-__all__ = ["Setting", "Topics", "config_for_tests", "properties_of", "topics_of"]
+__all__ = [
+    "CONTAINERS",
+    "Setting",
+    "Topics",
+    "config_for_tests",
+    "listener_properties",
+    "properties_of",
+    "topics_of",
+    "warn_about",
+]
 
 Setting = str | int | float | bool | Iterable[str]
 Topics = Iterable[str] | Mapping[str, int]
 
-# A free loopback port, internal topics with one partition and no reserved disk space, for a fast start.
+CONTAINERS: Final = "CONTAINERS"
+"""Name of the listener for clients in containers."""
+
+_LOOPBACK: Final = "127.0.0.1"
+# A free loopback port, internal topics with one partition and no reserved disk space, for a fast start. Connections
+# are never idle for too long: the clock of a test may be advanced by days.
 _DEFAULTS: Final = {
+    "connections.max.idle.ms": "-1",
     "kbroker.log.dir.reserve.bytes": "0",
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "offsets.topic.num.partitions": "1",
@@ -24,17 +40,36 @@ _DEFAULTS: Final = {
 }
 
 
-def config_for_tests(properties: Mapping[str, str], *, stacklevel: int) -> BrokerConfig:
-    """Builds the config of a test broker. Raises UserError for an invalid value.
-
-    Warns, at the line of the caller, about settings without effect.
-    """
+def config_for_tests(properties: Mapping[str, str]) -> BrokerConfig:
+    """Builds the config of a test broker. Raises UserError for an invalid value."""
     if "log.dirs" in properties or "log.dir" in properties:
         raise UserError("Use data_dir=… to set the data directory: log.dirs would not be removed after the test")
-    config = BrokerConfig.from_properties({**_DEFAULTS, **properties})
+    return BrokerConfig.from_properties({**_DEFAULTS, **properties})
+
+
+def warn_about(config: BrokerConfig, *, stacklevel: int) -> None:
+    """Warns about each setting that is unknown or has no effect, at the line that `stacklevel` names."""
     for text in config.warnings:
         warnings.warn(text, stacklevel=stacklevel + 1)
-    return config
+
+
+def listener_properties(
+    container_host: str | None, container_bind: str, ports: Mapping[str, int] | None = None
+) -> dict[str, str]:
+    """Returns the listeners on loopback and, with `container_host`, for clients in containers.
+
+    `ports`: port of each listener; None for free ports.
+    """
+    port_of = dict.fromkeys(("PLAINTEXT", CONTAINERS), 0) if ports is None else ports
+    listeners = f"PLAINTEXT://{format_address(_LOOPBACK, port_of['PLAINTEXT'])}"
+    if container_host is None:
+        return {"listeners": listeners}
+    port = port_of[CONTAINERS]
+    return {
+        "listeners": f"{listeners},{CONTAINERS}://{format_address(container_bind, port)}",
+        "advertised.listeners": f"{listeners},{CONTAINERS}://{format_address(container_host, port)}",
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{CONTAINERS}:PLAINTEXT",
+    }
 
 
 def properties_of(settings: Mapping[str, Setting]) -> dict[str, str]:

@@ -29,6 +29,9 @@ from kbroker.web import metrics_table as table
 from kbroker.web.exposition import Samples
 from kbroker.web.log_sizes import LogSize, LogSizes
 from kbroker.web.process_metrics import read_process
+from kbroker.web.quota_metrics import read_quotas
+from kbroker.web.replication_metrics import read_replication
+from kbroker.web.request_metrics import read_loop, read_requests
 from kbroker.web.topic_totals import TopicTotals, Traffic
 
 __all__ = ["BrokerMetrics"]
@@ -64,12 +67,14 @@ class BrokerMetrics:
             samples.add(table.BROKER_STATE, status.state)
             if status.context is not None and status.network is not None and status.dispatch is not None:
                 self._time_slice = TimeSlice(self._clock)
-                for (name, version), (count,) in sorted(status.dispatch.counts.items()):
-                    samples.add(table.REQUESTS, count, name, version)
+                await read_requests(samples, status.dispatch, self._time_slice)
+                read_loop(samples, status.network)
                 samples.add(table.BUGS, status.dispatch.bugs + status.network.reports.server_errors)
                 _read_network(samples, status.network, {endpoint.name for endpoint in status.context.config.endpoints})
                 await self._read_cluster(samples, status.context)
                 await self._read_partitions(samples, status.context)
+                await read_replication(samples, status, self._time_slice)
+                read_quotas(samples, status.context.controller.image)
                 await self._read_groups(samples, status.context)
                 await self._read_directories(samples, status.context)
                 if status.cleaner is not None:
@@ -80,17 +85,20 @@ class BrokerMetrics:
     async def _read_cluster(self, samples: Samples, context: Context) -> None:
         image, broker_id = context.controller.image, context.broker_id
         samples.add(table.INFO, 1, self._status.version, image.cluster_id, broker_id)
-        partitions = offline = led = under_replicated = 0
+        partitions = offline = imbalanced = led = under_replicated = 0
         for topic in image.topics.values():
             for state in topic.partitions:
                 offline += state.leader == NO_LEADER
+                imbalanced += state.leader != state.replicas[0]
                 if state.leader == broker_id:
                     led += 1
                     under_replicated += len(state.isr) < len(state.replicas)
             partitions += len(topic.partitions)
             await self._time_slice.checkpoint_if_over()
         samples.add(table.CONTROLLERS, int(image.controller_id == broker_id))
+        samples.add(table.ACTIVE_BROKERS, len(image.brokers))
         samples.add(table.OFFLINE, offline)
+        samples.add(table.PREFERRED_IMBALANCE, imbalanced)
         samples.add(table.GLOBAL_TOPICS, len(image.topics))
         samples.add(table.GLOBAL_PARTITIONS, partitions)
         samples.add(table.LEADERS, led)
@@ -102,7 +110,7 @@ class BrokerMetrics:
         sizes = await self._log_sizes.measure_unloaded(partition_table, context.log_dirs.filesystem)
         traffic: dict[bytes, Traffic] = {}
         waiting: set[FetchWaiter] = set()
-        count = unreadable = under_min_isr = 0
+        count = unreadable = under_min_isr = at_min_isr = 0
         for partition in list(partition_table):
             await self._time_slice.checkpoint_if_over()
             if partition_table.replica(partition.topic, partition.index) is not partition:
@@ -110,6 +118,7 @@ class BrokerMetrics:
             count += 1
             waiting.update(partition.fetch_waiters)
             under_min_isr += partition.is_leader and partition.insync_replicas < partition.min_insync_replicas
+            at_min_isr += partition.is_leader and partition.insync_replicas == partition.min_insync_replicas
             traffic.setdefault(partition.topic_id, Traffic(partition.topic)).add(partition)
             size = _log_size(partition.log_handle.opened, sizes.get(partition))
             if size is None:
@@ -119,6 +128,7 @@ class BrokerMetrics:
         samples.add(table.PARTITIONS, count)
         samples.add(table.OFFLINE_REPLICAS, unreadable)
         samples.add(table.UNDER_MIN_ISR, under_min_isr)
+        samples.add(table.AT_MIN_ISR, at_min_isr)
         samples.add(table.WAITING, len(waiting), "Fetch")
         self._totals.update(traffic)
         for topic_traffic in (*traffic.values(), self._totals.sum()):
@@ -177,6 +187,10 @@ def _read_cleaner(samples: Samples, cleaner: LogCleaner, context: Context) -> No
     samples.add(table.CLEAN_TIME, round(stats.clean_seconds, 3))
     samples.add(table.CLEANER_BUFFER, round(stats.buffer_percent, 1))
     samples.add(table.COMPACTION_DELAY, round(stats.max_delay_seconds))
+    samples.add(table.CLEANER_RUNS, stats.runs)
+    samples.add(table.CLEANER_READ, stats.read_bytes)
+    samples.add(table.CLEANER_WRITTEN, stats.written_bytes)
+    samples.add(table.CLEANER_SECONDS, round(stats.busy_seconds, 3))
     uncleanable, dirty_bytes = Counter[str](), Counter[str]()
     for partition, size in cleaner.uncleanable():
         path = context.log_dirs.directory_of(partition).path

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.web.exposition import counter, gauge
+from kbroker.web.exposition import counter, gauge, histogram
 from kbroker.web.process_metrics import PROCESS_METRICS
 
 __all__ = ["METRICS"]
@@ -33,7 +33,61 @@ BYTES_OUT = counter(
     "topic",
 )
 
-REQUESTS = counter("kafka_network_requestmetrics_requests_total", "Requests by API and version.", "request", "version")
+PRODUCE_REQUESTS = counter(
+    "kafka_server_brokertopicmetrics_totalproducerequests_total", "Produce requests of all topics."
+)
+FETCH_REQUESTS = counter(
+    "kafka_server_brokertopicmetrics_totalfetchrequests_total", "Fetch requests of consumers for all topics."
+)
+FAILED_PRODUCES = counter(
+    "kafka_server_brokertopicmetrics_failedproducerequests_total",
+    "Partitions in Produce responses with an error code.",
+)
+FAILED_FETCHES = counter(
+    "kafka_server_brokertopicmetrics_failedfetchrequests_total",
+    "Partitions in Fetch responses to consumers with an error code.",
+)
+
+REQUESTS = counter(
+    "kafka_network_requestmetrics_requests_total",
+    "Requests by API and version. Fetch is the sum of FetchConsumer and FetchFollower, as in Kafka.",
+    "request",
+    "version",
+)
+TOTAL_TIME = histogram(
+    "kafka_network_requestmetrics_totaltimems",
+    "Milliseconds from the poll that received a request until its response was sent, or queued for a slow client.",
+    "request",
+)
+LOCAL_TIME = histogram(
+    "kafka_network_requestmetrics_localtimems",
+    "Milliseconds in the handler: duration of the run that handled a request together with all requests of its poll.",
+    "request",
+)
+REMOTE_TIME = histogram(
+    "kafka_network_requestmetrics_remotetimems",
+    "Milliseconds that a request waited for records, replicas, members, a disk or a thread; 0 if it did not wait.",
+    "request",
+)
+THROTTLE_TIME = histogram(
+    "kafka_network_requestmetrics_throttletimems",
+    "Milliseconds for which quotas throttled the client; 0 if they did not. Shown for APIs that were throttled.",
+    "request",
+)
+ERRORS = counter(
+    "kafka_network_requestmetrics_errors_total",
+    "Error codes in responses, for each topic or partition with an error. Shown for errors that have occurred.",
+    "request",
+    "error",
+)
+HANDLER_IDLE = gauge(
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+    "Share of the time, 0 to 1, in which the event loop handled no requests, over about the last minute.",
+)
+RUN_TIME = histogram("kbroker_run_ms", "Milliseconds for which a run of requests kept the event loop.")
+LOOP_LAG = histogram(
+    "kbroker_loop_lag_ms", "Milliseconds by which the event loop woke up a task too late, measured once a second."
+)
 CONNECTIONS = gauge("kafka_server_socketservermetrics_connection_count", "Open client connections.", "listener")
 MEMORY_USED = gauge(
     "kafka_network_socketserver_memorypoolused", "Bytes used by requests and unsent responses of all connections."
@@ -57,6 +111,40 @@ UNDER_MIN_ISR = gauge(
     "kafka_server_replicamanager_underminisrpartitioncount",
     "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas.",
 )
+AT_MIN_ISR = gauge(
+    "kafka_server_replicamanager_atminisrpartitioncount",
+    "Partitions led by this broker with exactly min.insync.replicas in-sync replicas.",
+)
+ISR_SHRINKS = counter(
+    "kafka_server_replicamanager_isrshrinks_total", "Replicas removed from an ISR by this broker as the leader."
+)
+ISR_EXPANDS = counter(
+    "kafka_server_replicamanager_isrexpands_total", "Replicas added to an ISR by this broker as the leader."
+)
+FAILED_ISR_UPDATES = counter(
+    "kafka_server_replicamanager_failedisrupdates_total", "ISR changes of this broker that the controller refused."
+)
+MAX_LAG = gauge(
+    "kafka_server_replicafetchermanager_maxlag", "Largest replication lag of a partition followed here.", "clientId"
+)
+FAILED_PARTITIONS = gauge(
+    "kafka_server_replicafetchermanager_failedpartitionscount",
+    "Partitions followed here whose last fetch failed.",
+    "clientId",
+)
+FETCHER_LAG = gauge(
+    "kafka_server_fetcherlagmetrics_consumerlag",
+    "Replication lag: committed records of the leader that this follower did not have after its last fetch.",
+    "clientId",
+    "topic",
+    "partition",
+)
+FETCHER_BYTES = counter(
+    "kafka_server_fetcherstats_bytes_total", "Bytes of record batches fetched from a leader.", "clientId"
+)
+FETCHER_REQUESTS = counter(
+    "kafka_server_fetcherstats_requests_total", "Responses to fetches that a leader has sent.", "clientId"
+)
 OFFLINE_REPLICAS = gauge(
     "kafka_server_replicamanager_offlinereplicacount", "Replicas on this broker that could not be opened."
 )
@@ -64,6 +152,19 @@ OFFLINE_REPLICAS = gauge(
 CONTROLLERS = gauge("kafka_controller_kafkacontroller_activecontrollercount", "1 if this broker is the controller.")
 OFFLINE = gauge(
     "kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions in the cluster without a leader."
+)
+ACTIVE_BROKERS = gauge("kafka_controller_kafkacontroller_activebrokercount", "Live brokers of the cluster.")
+PREFERRED_IMBALANCE = gauge(
+    "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
+    "Partitions in the cluster that are not led by their preferred replica.",
+)
+ELECTIONS = histogram(
+    "kafka_controller_controllerstats_leaderelectionrateandtimems",
+    "Milliseconds in which this broker, as the controller, elected new leaders and stored them.",
+)
+UNCLEAN_ELECTIONS = counter(
+    "kafka_controller_controllerstats_uncleanleaderelections_total",
+    "Partitions for which this broker, as the controller, elected a leader outside the ISR: records may be lost.",
 )
 GLOBAL_TOPICS = gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics in the cluster.")
 GLOBAL_PARTITIONS = gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions in the cluster.")
@@ -97,6 +198,10 @@ CLEANER_BUFFER = gauge(
     "kafka_log_logcleaner_max_buffer_utilization_percent",
     "Utilization of the deduplication buffer in the last compaction, in percent.",
 )
+CLEANER_RUNS = counter("kbroker_log_cleaner_runs_total", "Completed compactions of a partition.")
+CLEANER_READ = counter("kbroker_log_cleaner_read_bytes_total", "Bytes of segments before their compactions.")
+CLEANER_WRITTEN = counter("kbroker_log_cleaner_written_bytes_total", "Bytes of segments after their compactions.")
+CLEANER_SECONDS = counter("kbroker_log_cleaner_seconds_total", "Duration of all compactions in seconds.")
 COMPACTION_DELAY = gauge(
     "kafka_log_logcleaner_max_compaction_delay_secs",
     "Largest delay of a compaction beyond max.compaction.lag.ms, in seconds.",
@@ -130,15 +235,32 @@ GROUPS_EMPTY = gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempt
 GROUPS_BY_STATE = gauge("kbroker_groups", "Groups of all types by state.", "state")
 OFFSETS = gauge("kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets.")
 
+QUOTAS = gauge("kbroker_quotas", "Users, client ids and IP addresses with a quota.")
+QUOTA = gauge(
+    "kbroker_quota",
+    "Quotas in force; <default> for the default of an entity type. At most 1,000 entities are shown.",
+    "user",
+    "client_id",
+    "ip",
+    "quota",
+)
+
 METRICS: Final = (
     *(BROKER_STATE, INFO),
     *(MESSAGES_IN, BYTES_IN, BYTES_OUT),
-    *(REQUESTS, CONNECTIONS, MEMORY_USED, MEMORY_AVAILABLE, WAITING, FETCH_SESSIONS, PEER_ERRORS, BUGS),
-    *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, OFFLINE_REPLICAS),
-    *(CONTROLLERS, OFFLINE, GLOBAL_TOPICS, GLOBAL_PARTITIONS),
+    *(PRODUCE_REQUESTS, FETCH_REQUESTS, FAILED_PRODUCES, FAILED_FETCHES),
+    *(REQUESTS, TOTAL_TIME, LOCAL_TIME, REMOTE_TIME, THROTTLE_TIME, ERRORS, HANDLER_IDLE, RUN_TIME, LOOP_LAG),
+    *(CONNECTIONS, MEMORY_USED, MEMORY_AVAILABLE, WAITING, FETCH_SESSIONS, PEER_ERRORS, BUGS),
+    *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS),
+    *(ISR_SHRINKS, ISR_EXPANDS, FAILED_ISR_UPDATES),
+    *(MAX_LAG, FAILED_PARTITIONS, FETCHER_LAG, FETCHER_BYTES, FETCHER_REQUESTS),
+    *(CONTROLLERS, ACTIVE_BROKERS, OFFLINE, PREFERRED_IMBALANCE, ELECTIONS, UNCLEAN_ELECTIONS),
+    *(GLOBAL_TOPICS, GLOBAL_PARTITIONS),
     *(LOG_SIZE, LOG_END, LOG_START, LOG_SEGMENTS, UNPARSABLE),
     *(MAX_DIRTY, LAST_RUN, UNCLEANABLE, UNCLEANABLE_BYTES, RECOPY, CLEAN_TIME, CLEANER_BUFFER, COMPACTION_DELAY),
+    *(CLEANER_RUNS, CLEANER_READ, CLEANER_WRITTEN, CLEANER_SECONDS),
     *(DIRECTORY_OFFLINE, DIRECTORIES_OFFLINE, DIRECTORY_WRITABLE, DIRECTORY_FREE, DIRECTORY_TOTAL),
     *(GROUPS, GROUPS_PREPARING, GROUPS_COMPLETING, GROUPS_STABLE, GROUPS_EMPTY, GROUPS_BY_STATE, OFFSETS),
+    *(QUOTAS, QUOTA),
     *PROCESS_METRICS,
 )

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kbroker.clock import SystemClock
+from kbroker.clock import Clock, SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import format_address
 from kbroker.errors import UserError
@@ -36,10 +36,12 @@ async def run_monitored_broker(
     stop: trio.Event,
     interceptor: Interceptor | None = None,
     version: str = "",
+    clock: Clock | None = None,
 ) -> None:
     """Runs a broker like `run_broker`. `version` is shown in the log and in metrics."""
     status = BrokerStatus(version)
-    async with _monitor(config.kbroker_metrics_listeners, status):
+    clock = SystemClock() if clock is None else clock
+    async with _monitor(config.kbroker_metrics_listeners, status, clock):
         await broker.run_broker(
             config,
             data_dir=data_dir,
@@ -48,11 +50,12 @@ async def run_monitored_broker(
             stop=stop,
             interceptor=interceptor,
             status=status,
+            clock=clock,
         )
 
 
 @asynccontextmanager
-async def _monitor(listeners: Sequence[str], status: BrokerStatus) -> AsyncIterator[None]:
+async def _monitor(listeners: Sequence[str], status: BrokerStatus, clock: Clock) -> AsyncIterator[None]:
     if not any(listeners):
         yield
         return
@@ -64,7 +67,7 @@ async def _monitor(listeners: Sequence[str], status: BrokerStatus) -> AsyncItera
         fields = {"monitor": addresses}
         logger.info("Serving metrics on %s", ", ".join(f"http://{address}" for address in addresses), extra=fields)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(monitoring_server(status, SystemClock()).run, sockets)
+            nursery.start_soon(monitoring_server(status, clock).run, sockets)
             yield
             nursery.cancel_scope.cancel()
     finally:

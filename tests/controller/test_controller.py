@@ -415,7 +415,9 @@ async def test_a_partition_whose_leader_is_away_waits_for_a_replica_in_sync(sess
                 SetData(znodes.topic_path(name), znodes.encode_topic(controller.image.topics[name].id, [away])),
             ]
         )
-    image = (await restarted(sessions, tree)).image
+    controller = await restarted(sessions, tree)
+    image = controller.image
+    assert controller.elector.unclean_elections == sum(controller.elector.election_times.counts) == 1
     assert image.partition("clean", 0) == PartitionState(
         NO_LEADER, 6, (2,), (2, 1), partition_epoch=2, controller_epoch=2
     )

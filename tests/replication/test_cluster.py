@@ -182,6 +182,8 @@ async def test_a_follower_that_was_away_catches_up_and_comes_back_into_the_in_sy
     await eventually(lambda: set(cluster.state().isr) == {1, 2})
     assert cluster.nodes[2].values() == names(25)
     assert cluster.nodes[1].replica().insync_replicas == 2
+    peers = cluster.nodes[1].peers
+    assert (peers.isr_expands, peers.isr_shrinks) == (1, 1)
 
 
 async def test_a_follower_that_stops_fetching_leaves_the_in_sync_set(cluster: Cluster) -> None:
@@ -191,6 +193,7 @@ async def test_a_follower_that_stops_fetching_leaves_the_in_sync_set(cluster: Cl
     await cluster.nodes[2].kill()
     await send(cluster, 1, b"b")  # acknowledged only when the in-sync set is the leader alone
     assert cluster.state().isr == (1,)
+    assert cluster.nodes[1].peers.isr_shrinks == 1
     assert await read(cluster, 1) == [b"a", b"b"]
 
 

@@ -105,7 +105,7 @@ class Bench:
         return bool(due) or self.progress() != before
 
     def in_run(self, method: Callable[[], None]) -> None:
-        self.handler.run.begin()
+        self.handler.run.begin(0.0)
         try:
             method()
         finally:

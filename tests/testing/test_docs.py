@@ -83,3 +83,20 @@ def test_every_fault_is_explained() -> None:
     inner = {"attach", "intercept", "is_idle"}  # what the broker calls
     offered = {name for name in vars(Faults) if not name.startswith("_")} - inner
     assert offered == {name for name in offered if f"`{name}(" in PAGE.read_text("utf-8")}
+
+
+def test_the_reference_names_every_member_of_a_broker() -> None:
+    import kbroker.testing
+
+    page = PAGE.read_text("utf-8")
+    reference = page[page.index("## Reference") :]
+    names = {name for name in vars(kbroker.testing.Broker) if not name.startswith("_")} | set(kbroker.testing.__all__)
+    assert {name for name in names if not re.search(rf"`{name}\b", reference)} == set()
+
+
+def test_every_fixture_is_explained() -> None:
+    from kbroker.testing import pytest_plugin
+
+    fixtures = {name for name in vars(pytest_plugin) if name.startswith("kbroker")}
+    assert fixtures == {name for name in fixtures if f"| `{name}` |" in PAGE.read_text("utf-8")}
+    assert len(fixtures) == 5

@@ -73,7 +73,8 @@ def test_the_markers_and_fixtures_are_explained(tmp_path: Path) -> None:
     assert "@pytest.mark.kbroker_settings(**settings): configs of the broker" in markers
     fixtures = run_pytest(tmp_path, "--fixtures").stdout
     assert re.search(r"^kbroker -- .*\n +A Kafka broker for one test", fixtures, re.MULTILINE)
-    assert re.search(r"^kbroker_session \[session scope\] -- ", fixtures, re.MULTILINE)
+    for scope in ("class", "module", "session"):
+        assert re.search(rf"^kbroker_{scope} \[{scope} scope\] -- ", fixtures, re.MULTILINE)
 
 
 def test_a_declared_topic_that_cannot_be_is_an_error_of_the_test_that_says_so(tmp_path: Path) -> None:
@@ -91,3 +92,38 @@ def test_a_failing_test_leaves_nothing_behind(tmp_path: Path) -> None:
     result = run_pytest(tmp_path)
     assert "1 failed" in result.stdout
     assert left_by(tmp_path) == []
+
+
+def test_brokers_are_shared_by_a_class_and_by_a_module(tmp_path: Path) -> None:
+    (tmp_path / "test_shared.py").write_text(
+        "import pytest\n"
+        "pytestmark = pytest.mark.kbroker_settings(num_partitions=2)\n"
+        "ports = set()\n"
+        "@pytest.mark.kbroker_topics('of-class')\n"
+        "class TestOrders:\n"
+        "    def test_one(self, kbroker_class, kbroker_module):\n"
+        "        kbroker_class.produce('of-class', ['a', 'b'])\n"
+        "        assert [record.partition for record in kbroker_class.records('of-class')] == [0, 1]\n"
+        "        ports.update((kbroker_class.port, kbroker_module.port))\n"
+        "    @pytest.mark.kbroker_topics('of-two:3')\n"
+        "    def test_two(self, kbroker_class, kbroker_module):\n"
+        "        assert len(kbroker_class.records('of-class')) == 2\n"
+        "        assert 'of-two' in kbroker_class.topics\n"
+        "        assert ports == {kbroker_class.port, kbroker_module.port}\n"
+        "class TestOthers:\n"
+        "    def test_three(self, kbroker_class, kbroker_module):\n"
+        "        assert kbroker_class.topics == []\n"
+        "        assert kbroker_module.topics == ['of-class', 'of-two']\n"
+    )
+    result = run_pytest(tmp_path)
+    assert "3 passed" in result.stdout, result.stdout
+    assert left_by(tmp_path) == []
+
+
+def test_an_unknown_setting_is_one_warning_at_the_line_of_the_test(tmp_path: Path) -> None:
+    (tmp_path / "test_typo.py").write_text(
+        "import pytest\n\n\n@pytest.mark.kbroker_settings(num_partition=3)\ndef test_orders(kbroker): pass\n"
+    )
+    result = run_pytest(tmp_path)
+    assert "1 passed, 1 warning" in result.stdout, result.stdout
+    assert re.search(r"test_typo\.py:4: UserWarning: .*num\.partition.*did you mean num\.partitions", result.stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.errors import UserError
-from kbroker.testing.settings import config_for_tests, properties_of, topics_of
+from kbroker.testing.settings import config_for_tests, listener_properties, properties_of, topics_of, warn_about
 
 
 def test_settings_are_properties_with_underscores_for_dots() -> None:
@@ -37,21 +37,32 @@ def test_a_count_that_is_none_is_refused(topics: object) -> None:
 
 
 def test_a_broker_of_a_test_listens_where_nobody_else_reaches_it() -> None:
-    (endpoint,) = config_for_tests({}, stacklevel=1).endpoints
+    (endpoint,) = config_for_tests({}).endpoints
     assert (endpoint.host, endpoint.port) == ("127.0.0.1", 0)
 
 
 def test_a_mistyped_setting_is_a_warning_that_names_the_right_one() -> None:
     with pytest.warns(UserWarning, match=r"num\.partition.*did you mean num\.partitions") as told:
-        config_for_tests({"num.partition": "3"}, stacklevel=1)
+        warn_about(config_for_tests({"num.partition": "3"}), stacklevel=1)
     assert told[0].filename == __file__
+    assert len(told) == 1
+
+
+def test_containers_have_a_listener_of_their_own() -> None:
+    config = config_for_tests(listener_properties("host.docker.internal", "0.0.0.0"))
+    assert [str(endpoint) for endpoint in config.endpoints] == ["PLAINTEXT://127.0.0.1:0", "CONTAINERS://0.0.0.0:0"]
+    assert str(config.advertised_endpoints[1]) == "CONTAINERS://host.docker.internal:0"
+    assert {endpoint.security_protocol for endpoint in config.endpoints} == {"PLAINTEXT"}
+    ports = {"PLAINTEXT": 4001, "CONTAINERS": 4002}
+    config = config_for_tests(listener_properties("host.docker.internal", "0.0.0.0", ports))
+    assert [endpoint.port for endpoint in (*config.endpoints, *config.advertised_endpoints)] == [4001, 4002] * 2
 
 
 def test_a_value_that_is_wrong_is_refused() -> None:
     with pytest.raises(UserError, match=r"num\.partitions"):
-        config_for_tests({"num.partitions": "many"}, stacklevel=1)
+        config_for_tests({"num.partitions": "many"})
 
 
 def test_a_directory_is_named_by_data_dir_alone() -> None:
     with pytest.raises(UserError, match="data_dir"):
-        config_for_tests({"log.dirs": "/somewhere"}, stacklevel=1)
+        config_for_tests({"log.dirs": "/somewhere"})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from kbroker.web.exposition import Samples, counter, gauge
+from kbroker.histogram import Histogram
+from kbroker.web.exposition import Samples, counter, gauge, histogram
 from kbroker.web.metrics_table import METRICS
 
 NAME = re.compile(r"(kafka|kbroker|process|python)(_[a-z0-9]+)+")
@@ -31,6 +32,32 @@ def test_labels_are_escaped() -> None:
     samples = Samples([size])
     samples.add(size, 1, 'a"b\\c\nd')
     assert samples.encode() == b'# HELP size back\\\\slash\\nline\n# TYPE size gauge\nsize{path="a\\"b\\\\c\\nd"} 1\n'
+
+
+def test_a_histogram_has_cumulative_buckets_a_sum_and_a_count() -> None:
+    times = histogram("times", "Times.", "api")
+    values = Histogram()
+    for milliseconds in (0.05, 0.3, 0.4, 60_000):
+        values.observe(milliseconds)
+    samples = Samples([times])
+    samples.add_histogram(times, values, "Produce")
+    samples.add_histogram(times, values)
+    lines = samples.encode().decode().splitlines()
+    assert lines[:5] == [
+        "# HELP times Times.",
+        "# TYPE times histogram",
+        'times_bucket{api="Produce",le="0.1"} 1',
+        'times_bucket{api="Produce",le="0.25"} 1',
+        'times_bucket{api="Produce",le="0.5"} 3',
+    ]
+    assert lines[16:20] == [
+        'times_bucket{api="Produce",le="30000.0"} 3',
+        'times_bucket{api="Produce",le="+Inf"} 4',
+        'times_sum{api="Produce"} 60000.75',
+        'times_count{api="Produce"} 4',
+    ]
+    assert lines[20] == 'times_bucket{le="0.1"} 1'
+    assert lines[-2:] == ["times_sum 60000.75", "times_count 4"]
 
 
 def test_every_name_is_valid_for_prometheus() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +10,11 @@ import pytest
 import trio
 import trio.lowlevel
 import trio.testing
+from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.config.broker import BrokerConfig
 from kbroker.errors import StorageFailure, UserError
-from kbroker.protocol.messages import offset_commit
+from kbroker.protocol.messages import alter_client_quotas, offset_commit
 from kbroker.server.status import BrokerState, BrokerStatus
 from kbroker.testing.running_broker import running_broker
 from kbroker.web.metrics_table import METRICS
@@ -24,7 +24,6 @@ from tests.broker.wire import Client, connect
 from tests.web.http_client import exchange
 
 MONITORED = {"kbroker.metrics.listeners": "127.0.0.1:0", "offsets.topic.num.partitions": "2"}
-SAMPLE = re.compile(r'([a-z0-9_]+)(\{(?:[a-zA-Z_]+="(?:[^"\\\n]|\\.)*",?)+\})? (-?[0-9.]+(?:e[+-]?\d+)?)')
 
 Port = Callable[[], int]
 
@@ -50,13 +49,22 @@ async def get(port: int, path: str) -> tuple[int, str]:
 async def samples(port: int) -> dict[str, float]:
     status, page = await get(port, "/metrics")
     assert status == 200
-    found = {}
-    for line in page.splitlines():
-        if not line.startswith("#"):
-            match = SAMPLE.fullmatch(line)
-            assert match is not None, line
-            found[match[1] + (match[2] or "")] = float(match[3])
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(page):
+        assert family.type in ("counter", "gauge", "histogram"), family
+        assert family.documentation, family
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
+            key = f"{sample.name}{{{labels}}}" if labels else sample.name
+            assert key not in found
+            found[key] = sample.value
+    assert len(found) == sum(not line.startswith("#") for line in page.splitlines())
     return found
+
+
+def of_request(name: str, request: str, **labels: str) -> str:
+    shown = "".join(f',{label}="{value}"' for label, value in labels.items())
+    return f'kafka_network_requestmetrics_{name}{{request="{request}"{shown}}}'
 
 
 async def test_client_traffic_shows_in_metrics(tmp_path: Path, port: Port) -> None:
@@ -73,7 +81,8 @@ async def test_client_traffic_shows_in_metrics(tmp_path: Path, port: Port) -> No
     assert seen['kafka_server_brokertopicmetrics_bytesout_total{topic="orders"}'] == size
     assert seen['kafka_log_log_logendoffset{topic="orders",partition="1"}'] == 2
     assert seen['kafka_log_log_logstartoffset{topic="orders",partition="0"}'] == 0
-    assert sum(value for name, value in seen.items() if 'request="Produce"' in name) == 1
+    assert seen[of_request("requests_total", "Produce", version="9")] == 1
+    assert seen["kafka_server_brokertopicmetrics_totalproducerequests_total"] == 1
     assert seen['kafka_server_socketservermetrics_connection_count{listener="PLAINTEXT"}'] == 1
     assert seen["kafka_server_replicamanager_partitioncount"] == seen["kafka_server_replicamanager_leadercount"] == 2
     assert seen["kafka_controller_kafkacontroller_activecontrollercount"] == 1
@@ -88,7 +97,85 @@ async def test_every_metric_of_the_table_shows(tmp_path: Path, port: Port) -> No
         await client.ask("FindCoordinator", 3, key="billing")
         await commit(client, "billing", "orders")
         seen = {name.partition("{")[0] for name in await samples(port())}
-    assert {metric.name for metric in METRICS} - seen == {"kbroker_log_unparsable_batches"}
+    shown = {metric.name for metric in METRICS if {metric.name, f"{metric.name}_bucket"} & seen}
+    assert {metric.name for metric in METRICS} - shown == {
+        "kbroker_log_unparsable_batches",
+        # Quotas, errors and the partitions of a follower appear when there are any.
+        "kafka_network_requestmetrics_errors_total",
+        "kafka_network_requestmetrics_throttletimems",
+        "kafka_server_fetcherlagmetrics_consumerlag",
+        "kafka_server_fetcherstats_bytes_total",
+        "kafka_server_fetcherstats_requests_total",
+        "kbroker_quota",
+    }
+
+
+async def test_requests_show_with_their_times(tmp_path: Path, port: Port) -> None:
+    async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
+        await client.create_topic("orders")
+        for _ in range(3):
+            await client.produce("orders", make_batch(b"tea"))
+        seen = await samples(port())
+    for name in ("totaltimems", "localtimems", "remotetimems"):
+        buckets = [value for key, value in seen.items() if key.startswith(of_request(f"{name}_bucket", "Produce")[:-1])]
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == seen[of_request(f"{name}_count", "Produce")] == 3
+    assert seen[of_request("totaltimems_sum", "Produce")] > 0
+    assert seen[of_request("remotetimems_sum", "Produce")] == 0
+    assert seen["kbroker_run_ms_count"] >= 4
+    assert 0 <= seen["kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent"] <= 1
+
+
+async def test_a_fetch_shows_as_waiting_and_as_a_fetch_of_a_consumer(tmp_path: Path, port: Port) -> None:
+    async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
+        await client.create_topic("orders")
+        await client.fetch("orders", 0, min_bytes=1, max_wait_ms=20)
+        seen = await samples(port())
+    for request in ("Fetch", "FetchConsumer"):
+        assert seen[of_request("remotetimems_count", request)] == 1
+        assert seen[of_request("totaltimems_sum", request)] == seen[of_request("remotetimems_sum", request)] >= 20
+        assert sum(seen.get(of_request("requests_total", request, version=str(v)), 0) for v in range(20)) == 1
+    assert of_request("totaltimems_count", "FetchFollower") not in seen
+
+
+async def test_failed_requests_show_by_their_error(tmp_path: Path, port: Port) -> None:
+    async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
+        await client.create_topic("orders")
+        for _ in range(2):
+            assert (await client.produce("missing", make_batch(b"tea"))).error_code
+        await client.fetch("orders", 7)
+        await client.ask("Heartbeat", 3, group_id="", member_id="m")
+        seen = await samples(port())
+    assert seen[of_request("errors_total", "Produce", error="UNKNOWN_TOPIC_OR_PARTITION")] == 2
+    assert seen["kafka_server_brokertopicmetrics_failedproducerequests_total"] == 2
+    assert seen[of_request("errors_total", "FetchConsumer", error="OFFSET_OUT_OF_RANGE")] == 1
+    assert seen["kafka_server_brokertopicmetrics_failedfetchrequests_total"] == 1
+    assert seen[of_request("errors_total", "Heartbeat", error="INVALID_GROUP_ID")] == 1
+
+
+async def test_quotas_and_throttling_show(tmp_path: Path, port: Port) -> None:
+    async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
+        await client.create_topic("orders")
+        value = alter_client_quotas.OpData(key="producer_byte_rate", value=10.0)
+        names = [
+            alter_client_quotas.EntityData(entity_type="user", entity_name=None),
+            alter_client_quotas.EntityData(entity_type="client-id", entity_name='a"b'),
+        ]
+        entry = alter_client_quotas.EntryData(entity=names, ops=[value])
+        await client.ask("AlterClientQuotas", 1, entries=[entry])
+        value = alter_client_quotas.OpData(key="request_percentage", value=0.0001)
+        names = [alter_client_quotas.EntityData(entity_type="user", entity_name=None)]
+        await client.ask("AlterClientQuotas", 1, entries=[alter_client_quotas.EntryData(entity=names, ops=[value])])
+        await client.ask("Metadata", 12, topics=None)
+        seen = await samples(port())
+    assert seen["kbroker_quotas"] == 2
+    quotas = {key: value for key, value in seen.items() if key.startswith("kbroker_quota{")}
+    assert quotas == {
+        'kbroker_quota{user="<default>",client_id="a"b",ip="",quota="producer_byte_rate"}': 10,
+        'kbroker_quota{user="<default>",client_id="",ip="",quota="request_percentage"}': 0.0001,
+    }
+    assert seen[of_request("throttletimems_count", "Metadata")] == 1
+    assert seen[of_request("throttletimems_sum", "Metadata")] > 0
 
 
 async def commit(client: Client, group: str, topic: str) -> None:

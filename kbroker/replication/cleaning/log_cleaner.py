@@ -40,13 +40,20 @@ _MIN_BUFFER_BYTES: Final = 4096
 
 
 class CleanerStats(NamedTuple):
-    """Figures of the last compaction; `max_dirty_percent` and `max_delay_seconds` of the last look at all logs."""
+    """Figures of the last compaction; `max_dirty_percent` and `max_delay_seconds` of the last look at all logs.
+
+    `runs`, `read_bytes`, `written_bytes` and `busy_seconds` are sums over all compactions since the start.
+    """
 
     recopy_percent: float = 0.0
     clean_seconds: float = 0.0
     buffer_percent: float = 0.0
     max_dirty_percent: float = 0.0
     max_delay_seconds: float = 0.0
+    runs: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    busy_seconds: float = 0.0
 
 
 class LogCleaner:
@@ -205,7 +212,12 @@ class LogCleaner:
 
     def _log_cleaned(self, partition: Partition, compaction: Round, size_before: int, seconds: float) -> None:
         written = compaction.written_bytes
-        self.stats = self.stats._replace(
+        stats = self.stats
+        self.stats = stats._replace(
+            runs=stats.runs + 1,
+            read_bytes=stats.read_bytes + size_before,
+            written_bytes=stats.written_bytes + written,
+            busy_seconds=stats.busy_seconds + seconds,
             recopy_percent=100 * written / size_before if size_before else 0.0,
             clean_seconds=seconds,
             buffer_percent=100 * compaction.map_use,

@@ -28,7 +28,7 @@ from kbroker.replication.follower_view import restart_after
 from kbroker.replication.partition import Partition
 from kbroker.time_slice import TimeSlice
 
-__all__ = ["LeaderFetcher"]
+__all__ = ["FetcherStats", "LeaderFetcher"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +53,24 @@ _METADATA_ERRORS: Final = frozenset(
 
 
 class _PartitionFetchState:
-    __slots__ = ("delay_seconds", "error", "partition", "resume_at")
+    __slots__ = ("delay_seconds", "error", "lag", "partition", "resume_at")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.resume_at = 0.0
         self.delay_seconds = _FIRST_DELAY_SECONDS
+        self.lag = 0  # committed records of the leader that this replica did not have after its last fetch
         self.error: ErrorCode | None = None  # the error that was logged last: logged once, not at every retry
+
+
+class FetcherStats:
+    """Responses and bytes of record batches that were fetched from one leader. Kept while the broker runs."""
+
+    __slots__ = ("bytes", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.bytes = 0
 
 
 class LeaderFetcher:
@@ -88,6 +99,20 @@ class LeaderFetcher:
         self._keys: dict[tuple[str, int], FetchKey] = {}
         self._has_changed = trio.Event()
         self._is_reachable = True  # as logged last
+        self.stats = FetcherStats()
+
+    @property
+    def client_id(self) -> str:
+        """Returns the name of this fetcher in metrics, as Kafka writes it."""
+        return f"ReplicaFetcherThread-0-{self.leader_id}"
+
+    def lags(self) -> list[tuple[Partition, int]]:
+        return [(state.partition, state.lag) for state in self._states.values()]
+
+    @property
+    def failed_partitions(self) -> int:
+        """Returns the number of partitions whose last fetch was an error that takes longer than a leader change."""
+        return sum(state.error is not None for state in self._states.values())
 
     @property
     def has_partitions(self) -> bool:
@@ -149,6 +174,7 @@ class LeaderFetcher:
             await self._back_off(max(resume_at - trio.current_time(), 0.001))
             return
         response = await leader.fetch(positions, max_wait_ms=self._max_wait_ms(positions))
+        self.stats.requests += 1
         code = error_code(response.error_code)
         if code in _SESSION_ERRORS:
             leader.session.reset()
@@ -240,7 +266,10 @@ class LeaderFetcher:
         if diverging.end_offset >= 0:
             self._truncate(state, EpochEntry(diverging.epoch, diverging.end_offset))
         else:
-            partition.append_fetched(data.records or b"", data.high_watermark, data.log_start_offset)
+            records = data.records or b""
+            partition.append_fetched(records, data.high_watermark, data.log_start_offset)
+            self.stats.bytes += len(records)
+            state.lag = max(data.high_watermark - partition.log.log_end_offset, 0)
             state.error = None
             state.delay_seconds = _FIRST_DELAY_SECONDS
 

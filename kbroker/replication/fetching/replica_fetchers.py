@@ -6,7 +6,7 @@ runs. Never decides which broker leads.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import trio
 
@@ -15,7 +15,7 @@ from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicRemoved
 from kbroker.controller.image import NO_LEADER, Image
-from kbroker.replication.fetching.leader_fetcher import LeaderFetcher
+from kbroker.replication.fetching.leader_fetcher import FetcherStats, LeaderFetcher
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition_table import PartitionTable
 
@@ -34,11 +34,15 @@ class ReplicaFetchers:
         self._image = Image()
         self._leader_of: dict[tuple[str, int], int] = {}
         self._fetchers: dict[int, LeaderFetcher] = {}
+        self._stats: dict[int, FetcherStats] = {}  # by leader: a counter must not restart with its fetcher
         self._nursery: trio.Nursery | None = None
         self.on_busy: Callable[[bool], None] = lambda is_busy: None
         """Called with True when the first fetcher starts, and with False when the last one has ended."""
         self.checkpoint: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         """Writes the recovery points after truncations: `LogDirs.checkpoint`."""
+
+    def __iter__(self) -> Iterator[LeaderFetcher]:
+        return iter(self._fetchers.values())
 
     def on_image(self, image: Image, changes: Sequence[Change]) -> None:
         """Follows the image. Must be called after `AssignedReplicas.on_image`, which gives partitions their roles."""
@@ -80,6 +84,7 @@ class ReplicaFetchers:
                 address=self._address,
                 checkpoint=lambda: self.checkpoint(),
             )
+            fetcher.stats = self._stats.setdefault(leader, fetcher.stats)
             self.on_busy(True)
             if self._nursery is not None:
                 self._nursery.start_soon(self._run_fetcher, fetcher)

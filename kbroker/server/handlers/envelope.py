@@ -18,6 +18,8 @@ from kbroker.protocol.messages import envelope as messages
 from kbroker.protocol.registry import api
 from kbroker.server.access.between_brokers import member_of
 from kbroker.server.requests.request import Request, Route, read_request
+from kbroker.server.requests.request_times import RequestTally, RequestTimes
+from kbroker.server.requests.response_errors import error_counter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +38,7 @@ async def handle(context: Context, request: Request) -> Any:
     handler = import_module(f"kbroker.server.handlers.{CREATE_TOPICS.module_name}")
     slot: Any = _InnerSlot(request.slot.connection)
     try:
-        inner = read_request(_route(data, handler), memoryview(data), slot)
+        inner = read_request(_route(context, data, handler), memoryview(data), slot)
     except PeerError as problem:
         raise Refusal(ErrorCode.INVALID_REQUEST) from problem
     try:
@@ -47,7 +49,7 @@ async def handle(context: Context, request: Request) -> Any:
     return messages.RESPONSE(response_data=b"".join(slot.parts)[_LENGTH_SIZE:])
 
 
-def _route(data: bytes, handler: Any) -> Route:
+def _route(context: Context, data: bytes, handler: Any) -> Route:
     if len(data) < 4:
         raise PeerError("Envelope request is too short")
     key, version = struct.unpack_from(">hh", data)
@@ -65,7 +67,8 @@ def _route(data: bytes, handler: Any) -> Route:
         holds_slices=False,
         handler=handler.handle,
         fail=_fail,
-        tally=[0],
+        tally=RequestTally(context.run, RequestTimes()),  # not shown: the Envelope request is counted
+        count_errors=error_counter(CREATE_TOPICS.response),
     )
 
 

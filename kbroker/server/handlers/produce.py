@@ -364,6 +364,7 @@ def _append_error(index: int, result: AppendResult) -> Any:
 def _complete_without_response(request: Request, response: Any) -> None:
     """Closes the connection after an error, as Kafka does for acks=0: the client then refreshes its metadata."""
     request.reply_nothing()
+    request.route.count_errors(response, request.tally.times.errors)
     if any(answer.error_code for topic in response.responses for answer in topic.partition_responses):
         request.slot.connection.finish()
 

@@ -104,6 +104,7 @@ class Quotas:
             self._charge(request, usage)
         wait_ms = usage.wait_ms
         if wait_ms:
+            request.tally.times.throttle.observe(wait_ms)
             if response is not None:
                 response.throttle_time_ms = wait_ms
             request.slot.connection.mute(wait_ms / 1000, self._deadlines)

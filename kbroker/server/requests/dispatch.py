@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from types import CoroutineType
 from typing import Any, Final, cast
@@ -30,13 +30,19 @@ from kbroker.server.requests.controller_apis import CONTROLLER_APIS, only_on_con
 from kbroker.server.requests.large_messages import has_many_elements, read_large_request, reply_at_length
 from kbroker.server.requests.repeated_requests import RepeatedRequests
 from kbroker.server.requests.request import Handler, Request, Route, read_request
+from kbroker.server.requests.request_times import RequestTally, RequestTimes
+from kbroker.server.requests.response_errors import error_counter
 from kbroker.server.requests.thread_work import MAX_THREADS
 from kbroker.server.wire.connection import Connection
 from kbroker.server.wire.request_slot import RequestSlot
 
-__all__ = ["Dispatch"]
+__all__ = ["CONSUMER_FETCH", "FOLLOWER_FETCH", "Dispatch"]
 
 logger = logging.getLogger(__name__)
+
+# Kafka's names of the two kinds of Fetch in metrics.
+CONSUMER_FETCH: Final = "FetchConsumer"
+FOLLOWER_FETCH: Final = "FetchFollower"
 
 _PREFIX: Final = struct.Struct(">hh").unpack_from
 _PREFIX_SIZE: Final = 4  # API key and version
@@ -62,8 +68,10 @@ class Dispatch:
         self._interceptor = context.interceptor
         self._large_requests = trio.Semaphore(MAX_THREADS)  # each may take a few hundred megabytes
         self.bugs = 0
-        self.counts: dict[tuple[str, int], list[int]] = {}
-        """Number of requests by API and version, as a list of one number that the route increments."""
+        self.tallies: dict[tuple[str, int], RequestTally] = {}
+        """Number of requests by API and version."""
+        self.times: dict[str, RequestTimes] = {}
+        """Times and errors by API. Fetch has two entries, as in Kafka: FetchConsumer and FetchFollower."""
 
     def open_session(self) -> ClientSession:
         return ClientSession()
@@ -85,7 +93,6 @@ class Dispatch:
         route = self._routes.get(prefix)
         if route is None:
             route = self._make_route(*prefix)
-        route.tally[0] += 1
         if len(frame) > _LARGE_FRAME and prefix[0] != _PRODUCE:
             self._begin_large(connection, route, frame, slot)
             return
@@ -97,6 +104,9 @@ class Dispatch:
             # Malformed, or too many elements for the event loop: a thread finds out.
             self._begin_large(connection, route, frame, slot)
             return
+        if route.tally_of is not None:
+            request.tally = route.tally_of(request)
+        request.tally.on_received()
         try:
             response = route.handler(self._context, request)
             if is_plain and route.repeated is not None:
@@ -114,14 +124,20 @@ class Dispatch:
 
     def _begin_large(self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot) -> None:
         connection.hold()
-        self._context.nursery.start_soon(self._handle_large, connection, route, frame, slot)
+        self._context.nursery.start_soon(self._handle_large, connection, route, frame, slot, self.run.began)
 
-    async def _handle_large(self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot) -> None:
+    async def _handle_large(
+        self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot, began: float
+    ) -> None:
         """Handles a large request. Its connection is held until the response is encoded, or the request waits."""
         try:
             async with self._large_requests:
                 work = self._context.thread_work
                 request = await read_large_request(work, route, frame, slot, self._reply_soon)
+                request.began = began
+                if route.tally_of is not None:
+                    request.tally = route.tally_of(request)
+                request.tally.received += 1  # not `on_received`: no run handles it
                 await self._answer_large(request)
         except PeerError as error:
             connection.drop(str(error))
@@ -216,7 +232,8 @@ class Dispatch:
                 holds_slices=False,
                 handler=self._intercepted(api, module.handle_unknown_version),
                 fail=self._fail,
-                tally=self.counts.setdefault((api.name, 0), [0]),
+                tally=self._tally(api.name, 0),
+                count_errors=error_counter(api.response),
             )
         module = import_module(f"kbroker.server.handlers.{api.module_name}")
         route = Route(
@@ -229,13 +246,27 @@ class Dispatch:
             holds_slices=key == _FETCH,
             handler=self._intercepted(api, module.handle),
             fail=self._fail,
-            tally=self.counts.setdefault((api.name, version), [0]),
+            tally=self._tally(CONSUMER_FETCH if key == _FETCH else api.name, version),
+            count_errors=error_counter(api.response),
+            tally_of=self._fetch_tally(module.replica_id, version) if key == _FETCH else None,
             repeated=self._repeated_of(key),
         )
         if self._quotas.is_on and not api.between_brokers:
             route = self._quotas.metered(route)
         self._routes[key, version] = route
         return route
+
+    def _tally(self, name: str, version: int) -> RequestTally:
+        tally = self.tallies.get((name, version))
+        if tally is None:
+            times = self.times.setdefault(name, RequestTimes())
+            tally = self.tallies[name, version] = RequestTally(self.run, times)
+        return tally
+
+    def _fetch_tally(self, replica_id: Callable[[Request], int], version: int) -> Callable[[Request], RequestTally]:
+        """Returns a function that tells the fetches of followers from the fetches of consumers."""
+        of_consumers = self._tally(CONSUMER_FETCH, version)
+        return lambda request: self._tally(FOLLOWER_FETCH, version) if replica_id(request) >= 0 else of_consumers
 
     def _repeated_of(self, key: int) -> RepeatedRequests | None:
         """Loads the module with the first request of its API, as handlers are loaded."""

@@ -126,7 +126,9 @@ class RepeatedFetches(RepeatedRequests):
         slice_ = self._read(known, offset)
         if slice_ is None:
             return False
-        known.route.tally[0] += 1
+        tally = known.route.tally
+        tally.on_received()
+        tally.answered_in_run += 1
         known.partition.fetched_bytes += slice_.size
         slot.complete(known.answer(correlation_id, slice_))
         return True

@@ -96,7 +96,9 @@ class RepeatedListOffsets(RepeatedRequests):
         answer = cast(KnownListOffsets, found).answer(correlation_id)
         if answer is None:
             return False
-        found.route.tally[0] += 1
+        tally = found.route.tally
+        tally.on_received()
+        tally.answered_in_run += 1
         slot.complete((answer,))
         return True
 

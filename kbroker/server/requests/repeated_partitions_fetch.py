@@ -330,5 +330,7 @@ class _Read:
         for partition, _, _, _, records in self.answers:
             if records is not None:
                 partition.fetched_bytes += records.size
-        self._layout.route.tally[0] += 1
+        tally = self._layout.route.tally
+        tally.on_received()
+        tally.answered_in_run += 1
         slot.complete(self._layout.parts(correlation_id, session_id, self._topic_id, entries))

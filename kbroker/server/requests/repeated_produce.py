@@ -99,6 +99,7 @@ class _Staged(StagedProduce):
         known, result = self._known, self._result
         if known.partition.is_committed(result[2]):
             self._slot.complete((known.answer(self._correlation_id, result),))
+            known.route.tally.answered_in_run += 1
             return
         request = self._request()
         _, base_offset, last_offset, log_append_time, log_start_offset, _, _, _ = result
@@ -143,7 +144,7 @@ class RepeatedProduces(RepeatedRequests):
         result = partition.stage(records, route.version, known.acks, run.now_ms())
         if result.error:
             return False
-        route.tally[0] += 1
+        route.tally.on_received()
         run.add_partition(partition)
         run.produces.append(_Staged(self.context, known, frame, slot, correlation_id, result))
         return True

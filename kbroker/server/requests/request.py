@@ -10,6 +10,7 @@ from kbroker.protocol.compiler.load import Decode, Encode
 from kbroker.protocol.compiler.runtime import MAX_ELEMENTS
 from kbroker.protocol.registry import Api
 from kbroker.server.requests.client_session import ClientSession
+from kbroker.server.requests.request_times import RequestTally
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.transport import BYTES
 
@@ -40,7 +41,9 @@ class Route(NamedTuple):
     holds_slices: bool  # the response may hold slices of files, which cannot be joined with the bytes around them
     handler: Handler
     fail: Callable[[Request, Exception], None]
-    tally: list[int]  # one number: requests received
+    tally: RequestTally
+    count_errors: Callable[[Any, dict[int, int]], None]  # counts the error codes of a response
+    tally_of: Callable[[Request], RequestTally] | None = None  # None if it is `tally` for all requests
     repeated: RepeatedRequests | None = None
     quotas: Quotas | None = None  # None while no client has a quota
 
@@ -48,7 +51,7 @@ class Route(NamedTuple):
 class Request:
     """`body` is the decoded message. Its records are views that are valid until the end of the run."""
 
-    __slots__ = ("body", "client_id", "correlation_id", "route", "slot", "usage")
+    __slots__ = ("began", "body", "client_id", "correlation_id", "route", "slot", "tally", "usage")
 
     usage: Usage  # set only if the route has quotas
 
@@ -58,6 +61,8 @@ class Request:
         self.client_id = client_id
         self.body = body
         self.slot = slot
+        self.tally = route.tally
+        self.began = route.tally.run.began  # of the run in which the request arrived
 
     @property
     def version(self) -> int:
@@ -83,10 +88,11 @@ class Request:
         route = self.route
         if route.quotas is not None:
             route.quotas.settle(self, response)
+        route.count_errors(response, self.tally.times.errors)
         if route.holds_slices:
             parts: list[Any] = []
             route.encode(response, parts)
-            self.slot.complete(self._framed(parts))
+            self._complete(self._framed(parts))
         else:
             self.reply_encoded(self.encode(response))
 
@@ -99,11 +105,11 @@ class Request:
     def reply_encoded(self, body: bytes) -> None:
         """Completes the slot with a response from `encode`. Bypasses quotas: only for routes without quotas."""
         header = self._header(len(body))
-        self.slot.complete((header + body,) if len(body) < COPY_SIZE else (header, body))
+        self._complete((header + body,) if len(body) < COPY_SIZE else (header, body))
 
     def reply_in_parts(self, parts: Sequence[Any]) -> None:
         """Like `reply_encoded`, for a body that is cut into parts, with slices of files between them."""
-        self.slot.complete((self._header(sum(map(len, parts))), *parts))
+        self._complete((self._header(sum(map(len, parts))), *parts))
 
     def _framed(self, parts: list[Any]) -> list[Any]:
         """Returns the whole frame: slices, and the bytes between two slices joined into one part."""
@@ -132,7 +138,11 @@ class Request:
         """Completes the slot without a response (acks=0)."""
         if self.route.quotas is not None:
             self.route.quotas.settle(self, None)
-        self.slot.complete(())
+        self._complete(())
+
+    def _complete(self, parts: Sequence[Any]) -> None:
+        self.slot.complete(parts)
+        self.tally.on_answered(self.began)
 
 
 class LongRequest(Request):

@@ -1,12 +1,13 @@
 """Requests that have arrived in one round of the poll: their batches are written together, then all are answered.
 
 A watcher calls `begin`, then every connection that is ready, then `end`. While the run is open, connections add
-themselves, and Produce handlers add partitions with staged batches. `end` has four steps, in this order:
+themselves, and Produce handlers add partitions with staged batches. `end` has five steps, in this order:
 
 1. Write: each partition writes its staged batches with one call. The staged batches are views into the receive buffers.
 2. Answer: each Produce request completes its slot. Only now, because an answer says that the records are in the log.
 3. Flush the offsets that the run has committed.
 4. For each connection: release its receive buffer, which no write needs any more, and send its answers in one call.
+5. Measure: the time since `begin` counts for all requests of the run.
 
 Any request but a Produce runs steps 1 to 3 first (`Dispatch.handle`): it must see the records of the requests before
 it. The buffers stay until `end`.
@@ -22,9 +23,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.clock import Clock
+from kbroker.histogram import Histogram, bucket_of
 
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
+    from kbroker.server.requests.request_times import RequestTally
     from kbroker.server.wire.connection import Connection
 
 __all__ = ["Run", "StagedBatches", "StagedProduce"]
@@ -58,23 +61,35 @@ class Run:
         "_connections",
         "_flushes",
         "_now_ms",
+        "began",
         "is_open",
+        "monotonic",
         "partitions",
         "produces",
+        "tallies",
+        "times",
     )
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._now_ms = 0
         self._completions = 0
+        self.monotonic = clock.monotonic
         self.is_open = False
+        self.began: float = 0.0
         self._connections: list[Connection] = []
         self._flushes: list[Callable[[], None]] = []
         self.partitions: list[Partition] = []
         self.produces: list[StagedProduce] = []
+        self.tallies: list[RequestTally] = []
+        """Tallies of the APIs and versions that the run has handled."""
+        self.times = Histogram()
+        """Durations of runs: for so long each of them kept the loop."""
 
-    def begin(self) -> None:
+    def begin(self, now: float) -> None:
+        """Opens the run. `now` is the time of its poll, on the monotonic clock."""
         self.is_open = True
+        self.began = now
         self._completions = 0
 
     def add_connection(self, connection: Connection) -> bool:
@@ -122,7 +137,8 @@ class Run:
         if self._flushes:
             self._flush()
 
-    def end(self) -> None:
+    def end(self) -> float:
+        """Finishes the run and returns the time, on the monotonic clock."""
         try:
             self.write()
         finally:
@@ -132,6 +148,18 @@ class Run:
                 connection.end_run()
             connections.clear()
             self.is_open = False
+        return self._measure()
+
+    def _measure(self) -> float:
+        now = self.monotonic()
+        milliseconds = 1000.0 * (now - self.began)
+        bucket = bucket_of(milliseconds)
+        self.times.add(bucket, 1, milliseconds)
+        tallies = self.tallies
+        for tally in tallies:
+            tally.on_run_ended(bucket, milliseconds)
+        tallies.clear()
+        return now
 
     def _write_partitions(self) -> None:
         partitions, self.partitions = self.partitions, []

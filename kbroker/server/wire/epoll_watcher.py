@@ -61,6 +61,7 @@ class EpollWatcher:
         self._due: dict[Connection, None] = {}
         self._left_events: list[tuple[int, int]] = []  # of a round that ended early
         self._is_awake = False
+        self._now = 0.0  # read before a poll, or at the end of a run
         self._spinning = Spinning(_involuntary_switches)
         # Wakes this task when another task calls `call_again`.
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -100,10 +101,10 @@ class EpollWatcher:
                 self._is_awake = False
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 self._is_awake = True
-            began = now = monotonic()
-            end = now + _STRETCH_SECONDS
+            self._now = began = monotonic()
+            end = began + _STRETCH_SECONDS
             while self._call_ready(self._next_events()) or self._call_next():
-                now = monotonic()
+                now = self._now
                 if now >= end:
                     if now - began >= _LONGEST_STRETCH_SECONDS or not self._is_only_task():
                         break
@@ -143,10 +144,12 @@ class EpollWatcher:
         while now < end:
             if events := poll(0, _EVENTS_PER_ROUND):
                 spinning.on_hit()
+                self._now = now
                 return self._call_ready(events)
             now = monotonic()
         events = poll(_IDLE_WAIT_SECONDS, _EVENTS_PER_ROUND)
-        spinning.on_miss(monotonic() - began)
+        self._now = now = monotonic()
+        spinning.on_miss(now - began)
         return self._call_ready(events)
 
     def _next_events(self) -> list[tuple[int, int]]:
@@ -161,17 +164,14 @@ class EpollWatcher:
         if not events and not self._due:
             return False
         run = self._run
-        run.begin()
+        began = self._now
+        run.begin(began)
         try:
-            if self._due or len(events) > _EVENTS_PER_CLOCK_READ:
-                began = self._network.clock.monotonic()
-                if self._due:
-                    self._call_due(began + ROUND_SECONDS / 2)
-                self._call_each(events, began + ROUND_SECONDS)
-            else:
-                self._call_each(events, 0.0)
+            if self._due:
+                self._call_due(began + ROUND_SECONDS / 2)
+            self._call_each(events, began + ROUND_SECONDS)
         finally:
-            run.end()
+            self._now = run.end()
         return bool(events) or bool(self._due)
 
     def _call_due(self, end: float) -> None:

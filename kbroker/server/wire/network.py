@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kbroker.clock import Clock
+from kbroker.histogram import Histogram
 from kbroker.server.wire.connection_limits import ConnectionLimits, ConnectionQuotas
 from kbroker.server.wire.connection_reports import ConnectionReports
 from kbroker.server.wire.delayed_close import DelayedClose
+from kbroker.server.wire.loop_load import LoopLoad
 from kbroker.server.wire.memory_budget import MemoryBudget
 from kbroker.server.wire.request_slot import RequestSlot
 
@@ -26,14 +28,24 @@ _HOLDS_MEMORY: Final = "other connections wait for the memory that it holds and 
 class ConnectionRun(Protocol):
     """Run of requests, as far as connections and watchers know it: `begin`, call connections, `end`. Never nested."""
 
-    def begin(self) -> None: ...
+    @property
+    def times(self) -> Histogram:
+        """Returns the durations of all runs."""
+        ...
+
+    def begin(self, now: float) -> None:
+        """Opens the run. `now` is the time of its poll, on the monotonic clock."""
+        ...
 
     def add_connection(self, connection: Connection) -> bool:
         """Adds a connection whose `end_run` is to be called at the end. Returns False if no run is open."""
         ...
 
-    def end(self) -> None:
-        """Finishes the requests of all frames, then calls `end_run` of the connections: frames are valid until then."""
+    def end(self) -> float:
+        """Finishes the requests of all frames, then calls `end_run` of the connections: frames are valid until then.
+
+        Returns the time, on the monotonic clock.
+        """
         ...
 
 
@@ -62,6 +74,7 @@ class Network:
         "handler",
         "is_loop_shared",
         "limits",
+        "load",
         "now",
         "quotas",
         "reports",
@@ -78,6 +91,7 @@ class Network:
         self.connections: set[Connection] = set()
         self.now = clock.monotonic()  # as of the last sweep: precise enough for idle times, and costs no call
         self.reports = ConnectionReports(self.now)
+        self.load = LoopLoad(self.now)
         self.delayed_close = DelayedClose()
         self.is_loop_shared = False
         """Whether another task of this loop waits for sockets. Then a watcher may wait only in trio."""
@@ -98,6 +112,7 @@ class Network:
         self.quotas.forget_idle(now)
         self.delayed_close.close_all()
         self.reports.on_sweep()
+        self.load.on_sweep(now, self.run.times.sum_ms)
 
     def call(self, connection: Connection, method: Callable[[], None]) -> None:
         """Calls a method of the connection. A bug there closes this connection and no other."""

@@ -84,7 +84,9 @@ class SocketServer:
         max_idle = self.network.limits.max_idle_ms / 1000
         interval = min(_SWEEP_SECONDS, max_idle / 2) if max_idle > 0 else _SWEEP_SECONDS
         while True:
-            await trio.sleep(interval)
+            due = trio.current_time() + interval
+            await trio.sleep_until(due)
+            self.network.load.lag.observe(1000 * (trio.current_time() - due))
             self.network.sweep()
 
     def _close_all(self) -> None:

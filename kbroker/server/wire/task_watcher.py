@@ -114,7 +114,7 @@ class TaskWatcher:
 
     def _call(self, connection: Connection, method: Callable[[], None]) -> None:
         run = self._network.run
-        run.begin()
+        run.begin(self._network.clock.monotonic())
         try:
             self._network.call(connection, method)
         finally:

@@ -184,6 +184,8 @@ async def test_an_unclean_leader_is_elected_only_where_the_topic_allows_it(three
     outcomes = await three.controller.controller.elect([("strict", 0)], is_unclean=True)
     assert outcomes == {("strict", 0): None}
     await three.until_agreed(lambda image: partition_of(image, "strict").leader == 3)
+    elector = three.controller.controller.elector
+    assert elector.unclean_elections == sum(elector.election_times.counts) == 2
 
 
 async def test_a_new_controller_is_elected_and_loads_all_metadata(three: Members) -> None:

@@ -108,6 +108,9 @@ async def test_the_dirtiest_log_is_compacted_first_and_how_far_is_written_down(b
     stats = broker.cleaner.stats
     assert stats.max_dirty_percent < 50
     assert 0 < stats.recopy_percent < 50
+    assert stats.runs > 0
+    assert 0 < stats.written_bytes < stats.read_bytes
+    assert stats.busy_seconds > 0
 
 
 async def test_it_goes_on_after_a_restart_where_it_was(broker: CleaningBroker) -> None:

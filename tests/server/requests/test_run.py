@@ -58,7 +58,7 @@ class Order:
 
 def test_a_run_writes_before_it_answers_and_sends_last() -> None:
     run, order = Run(SystemClock()), Order()
-    run.begin()
+    run.begin(0.0)
     assert run.add_connection(cast(Any, order))
     run.produces.append(cast(Any, order))
     run.add_partition(cast(Any, order))
@@ -71,7 +71,7 @@ def test_a_run_writes_before_it_answers_and_sends_last() -> None:
 def test_batches_without_a_request_are_written_before_their_buffer_is_released() -> None:
     """A handler that fails after it has staged a batch leaves no request in the run."""
     run, order = Run(SystemClock()), Order()
-    run.begin()
+    run.begin(0.0)
     run.add_connection(cast(Any, order))
     run.add_partition(cast(Any, order))
     run.end()
@@ -85,7 +85,7 @@ def test_a_connection_that_is_added_while_the_run_ends_is_sent_too() -> None:
             assert run.add_connection(cast(Any, woken))
 
     run, woken = Run(SystemClock()), Order()
-    run.begin()
+    run.begin(0.0)
     run.add_connection(cast(Any, Waking()))
     run.end()
     assert woken.calls == ["sent"]

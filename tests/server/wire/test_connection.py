@@ -147,7 +147,7 @@ def test_responses_completed_in_a_run_by_another_task_leave_in_one_send(make_ben
     connection, peer = bench.connect()
     peer.sendall(frame(b"p") * 5)
     bench.in_run(connection.on_readable)
-    bench.handler.run.begin()
+    bench.handler.run.begin(0.0)
     for index in range(5):
         bench.handler.complete(index)
     assert receive(peer) == b""

@@ -131,7 +131,7 @@ async def test_ten_thousand_pipelined_requests_that_all_park(portable: bool) -> 
                 await shell.wait_until(lambda known=completed: len(shell.handler.parked) > known)  # type: ignore[misc]
                 parked = len(shell.handler.parked)
                 assert parked - completed <= shell.network.limits.max_in_flight
-                shell.network.run.begin()
+                shell.network.run.begin(0.0)
                 for index in range(completed, parked):
                     shell.handler.complete(index)
                 shell.network.run.end()
