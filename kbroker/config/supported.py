@@ -44,7 +44,7 @@ def check_supported(config: BrokerConfig) -> None:
 def _is_harmless(name: str, text: str) -> bool:
     key = BROKER_CONFIGS.get(name)
     if key is not None:
-        return key.parse(text) == key.default
+        return bool(key.parse(text) == key.default)
     return text.strip().lower() in ("", _HARMLESS.get(name, "false"))
 
 

@@ -239,8 +239,8 @@ class AssignedReplicas:
         """Recovers logs after an unclean shutdown. Returns the partitions that need a new leader epoch.
 
         These are all recovered partitions without other replicas, even if nothing was truncated: a log that lost whole
-        batches looks like an intact one; and partitions whose logs have disappeared. With other replicas the controller's election gives a new epoch, and roles in
-        the old one are postponed (`PendingRoles`).
+        batches looks like an intact one; and partitions of a single node whose logs have disappeared. With other
+        replicas the controller's election gives a new epoch, and roles in the old one are postponed (`PendingRoles`).
         """
         self.log_dirs.on_started()
         self.roles.on_started()

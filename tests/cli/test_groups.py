@@ -239,16 +239,16 @@ async def test_only_the_selected_topics_are_exported(call: Call, billing: str) -
 
 
 async def test_a_group_is_deleted(call: Call, billing: str) -> None:
-    assert await call("groups", "delete", billing) == (0, "Deleted group billing.\n", "")
+    assert await call("groups", "delete", billing, "--yes") == (0, "Deleted group billing.\n", "")
     assert json.loads((await call("groups", "list", "--json")).out) == []
-    assert await call("groups", "delete", billing, "--if-exists") == (0, "", "")
+    assert await call("groups", "delete", billing, "--if-exists", "--yes") == (0, "", "")
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ("describe", "nope"),
-        ("delete", "nope"),
+        ("delete", "nope", "--yes"),
         ("export-offsets", "nope"),
         ("reset-offsets", "nope", "--all-topics", "--to", "earliest"),
     ],

@@ -27,7 +27,7 @@ async def test_a_topic_is_created_listed_described_and_deleted(call: Call) -> No
     table = (await call("topics", "describe")).out
     assert table.startswith(f"orders ({described['id']})\n")
     assert "PARTITION  LEADER  REPLICAS  ISR" in table
-    assert await call("topics", "delete", "orders") == (0, "Deleted topic orders.\n", "")
+    assert await call("topics", "delete", "orders", "--yes") == (0, "Deleted topic orders.\n", "")
     assert json.loads((await call("topics", "list", "--json")).out) == []
 
 
@@ -62,7 +62,7 @@ async def test_validating_creates_nothing(call: Call) -> None:
     "arguments",
     [
         ("topics", "describe", "nope"),
-        ("topics", "delete", "nope"),
+        ("topics", "delete", "nope", "--yes"),
         ("topics", "alter", "nope", "--partitions", "2"),
         ("offsets", "nope"),
         ("consume", "nope"),
@@ -77,7 +77,7 @@ async def test_an_unknown_topic_is_one_line(call: Call, arguments: tuple[str, ..
 
 
 async def test_if_exists_skips_unknown_topics(call: Call) -> None:
-    assert await call("topics", "delete", "nope", "--if-exists") == (0, "", "")
+    assert await call("topics", "delete", "nope", "--if-exists", "--yes") == (0, "", "")
 
 
 @pytest.mark.parametrize(
