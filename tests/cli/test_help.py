@@ -80,6 +80,7 @@ def test_every_command_that_talks_to_a_broker_takes_bootstrap_and_its_variable()
             option for option in command.params if isinstance(option, click.Option) and "--bootstrap" in option.opts
         ]
         assert bool(options) == (path.split()[1] not in local), path
+        assert all("-b" in option.opts for option in options)
         assert all((option.envvar, option.default) == ("KBROKER_BOOTSTRAP", "127.0.0.1:9092") for option in options)
 
 

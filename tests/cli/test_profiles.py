@@ -31,6 +31,10 @@ def config_file(config_home: Path) -> Path:
     return file
 
 
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
 def bootstrap_of(*arguments: str) -> str:
     """Returns the addresses that `kbroker topics list` would connect to."""
     with kbroker.make_context("kbroker", [*arguments]) as ctx:
@@ -70,7 +74,7 @@ def test_what_is_typed_wins_over_the_environment_and_that_over_the_file(
 
 
 async def test_a_profile_is_used_for_the_connection(call: Call, broker: RunningBroker, config_file: Path) -> None:
-    config_file.write_text(f'[profiles.here]\nbootstrap = "{broker.host}:{broker.port}"\n')
+    write(config_file, f'[profiles.here]\nbootstrap = "{broker.host}:{broker.port}"\n')
     assert (await call("topics", "create", "orders", "--profile", "here")).code == 0
     assert (await call("topics", "create", "orders", "--profile", "there")) == (
         1,
@@ -81,7 +85,7 @@ async def test_a_profile_is_used_for_the_connection(call: Call, broker: RunningB
 
 @pytest.mark.parametrize("name", ["tls", "sasl"])
 async def test_a_profile_with_tls_or_sasl_is_refused_in_one_line(call: Call, config_file: Path, name: str) -> None:
-    config_file.write_text(f'[profiles.a]\nbootstrap = "a:1"\n[profiles.a.{name}]\nuser = "x"\n')
+    write(config_file, f'[profiles.a]\nbootstrap = "a:1"\n[profiles.a.{name}]\nuser = "x"\n')
     assert await call("topics", "list", "--profile", "a") == (
         1,
         "",
