@@ -40,7 +40,7 @@ def _check_before(_ctx: click.Context, _option: click.Parameter, text: str | Non
     "delete",
     cls=Command,
     examples=[
-        ("kbroker records delete orders --partition 0 --before 1000", "Delete the records of a partition before 1000"),
+        ("kbroker records delete orders --partition 0 --before 1", "Delete the records before an offset"),
         ("kbroker records delete orders --before latest", "Delete all records, but keep the topic"),
         ("kbroker records delete orders --before-time 7d --yes", "Delete records older than seven days, do not ask"),
         ("kbroker records delete --from-file offsets.json", "Use the file of kafka-delete-records --offset-json-file"),

@@ -33,7 +33,7 @@ _PROGRESS_MIN_RECORDS = 10_000
             "kbroker topics copy orders orders --to staging.example.com:9092 --since 1h",
             "Copy the records of the last hour to another cluster",
         ),
-        ("kbroker topics copy orders orders --to-profile staging --append", "Add the records to an existing topic"),
+        ("kbroker topics copy orders orders-copy --to-profile staging --append", "Add records to an existing topic"),
     ],
 )
 @click.argument("source", shell_complete=complete_topic)

@@ -62,9 +62,14 @@ class Consumer:
 
     async def poll(self) -> list[FetchedPartition]:
         """Fetches once and returns the partitions with new records. Waits up to `max_wait_ms`, for all leaders."""
-        if not self.positions:
-            return []
-        responses = await self._cluster.send_to_leaders(self._topic, dict(self.positions), self._fetch)
+        return self.decode(await self.fetch()) if self.positions else []
+
+    async def fetch(self) -> dict[int, Any]:
+        """Fetches once. Returns the responses for `decode`: partition -> response."""
+        return await self._cluster.send_to_leaders(self._topic, dict(self.positions), self._fetch)
+
+    def decode(self, responses: Mapping[int, Any]) -> list[FetchedPartition]:
+        """Returns the partitions with new records, and advances their positions."""
         fetched = []
         for index, response in sorted(responses.items()):
             found = self._read(index, response)
@@ -148,9 +153,9 @@ async def read_until(
         if not positions:
             return
         start = trio.current_time()
-        fetched = await consumer.poll()
+        responses = await consumer.fetch()
         on_fetch(trio.current_time() - start)
-        for found in fetched:
+        for found in consumer.decode(responses):
             end = ends[found.partition]
             if found.next_offset > end:
                 records = [record for record in found.records if record.offset < end]

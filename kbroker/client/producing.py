@@ -7,7 +7,7 @@ use Kafka's default partitioner; records without a key stay on a random partitio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from random import randrange
+from random import Random
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
@@ -64,10 +64,10 @@ class Producer:
         batch_bytes: int = BATCH_BYTES,
         may_create: bool = True,
         timeout_ms: int = 30_000,
-        random_below: Callable[[int], int] = randrange,
+        random_below: Callable[[int], int] | None = None,
     ) -> None:
         self._cluster = cluster
-        self._random_below = random_below
+        self._random_below = random_below or Random().randrange
         self._topic_name = topic
         self._acks = acks
         self._codec = codec
