@@ -43,7 +43,7 @@ def test_a_topic_is_created_listed_described_and_deleted(call: Call, made_topic:
     )
     again = call("topics", "create", made_topic)
     assert (again.code, again.err.count("\n"), "--if-not-exists" in again.err) == (1, 1, True)
-    assert call("topics", "delete", made_topic).code == 0
+    assert call("topics", "delete", made_topic, "--yes").code == 0
     gone = call("topics", "describe", made_topic)
     assert (gone.code, gone.err.count("\n")) == (1, 1)
 

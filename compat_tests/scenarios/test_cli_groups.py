@@ -57,14 +57,14 @@ def test_a_group_is_described_with_members_and_lag_and_cannot_be_reset(
         assert created not in [row["group"] for row in call("groups", "list", "--type", other, "--json").json]
         for arguments in (
             ("reset-offsets", created, "--all-topics", "--to", "earliest", "--execute"),
-            ("delete", created),
+            ("delete", created, "--yes"),
         ):
             refused = call("groups", *arguments)
             assert (refused.code, refused.err.count("\n"), "Stop all members first" in refused.err) == (1, 1, True)
     moved = call("groups", "reset-offsets", created, "--all-topics", "--shift-by", "-4", "--execute", "--json").json
     assert [(offset["current"], offset["new"]) for offset in moved["offsets"]] == [(10, 6), (10, 6)]
     assert current(call, created) == {0: (6, 5), 1: (6, 5)}
-    assert call("groups", "delete", created).code == 0
+    assert call("groups", "delete", created, "--yes").code == 0
     assert created not in [row["group"] for row in call("groups", "list", "--json").json]
     gone = call("groups", "describe", created)
     assert (gone.code, gone.err.count("\n")) == (1, 1)

@@ -28,16 +28,20 @@ def command() -> None:
     examples=[
         ("kbroker cluster describe", "Show brokers, topic and partition counts"),
         ("kbroker cluster describe --apis --json", "Include supported APIs, print JSON"),
+        ("kbroker cluster describe --features", "Include feature levels, as kafka-features does"),
     ],
 )
 @click.option("--apis", "with_apis", is_flag=True, help="Include the APIs and versions that the broker supports.")
+@click.option("--features", "with_features", is_flag=True, help="Include the feature levels of the cluster.")
 @json_option
 @bootstrap_option
-def describe(with_apis: bool, as_json: bool, bootstrap: str) -> None:
+def describe(with_apis: bool, with_features: bool, as_json: bool, bootstrap: str) -> None:
     """Describe brokers, controller and partition state."""
     described = run_with_cluster(bootstrap, _describe)
     if not with_apis:
         del described["apis"]
+    if not with_features:
+        del described["features"]
     if as_json:
         print_json(described)
         return
@@ -59,6 +63,11 @@ def describe(with_apis: bool, as_json: bool, bootstrap: str) -> None:
         click.echo()
         rows = [[api["key"], api["name"], api["first"], api["last"]] for api in described["apis"]]
         print_table(["key", "api", "min version", "max version"], rows)
+    if with_features:
+        click.echo()
+        columns = ["feature", "finalized", "supported_min", "supported_max"]
+        rows = [[feature[name] for name in columns] for feature in described["features"]]
+        print_table([name.replace("_", " ") for name in columns], rows)
 
 
 def _disk_problems(broker: dict[str, Any]) -> Iterator[str]:
@@ -70,7 +79,7 @@ def _disk_problems(broker: dict[str, Any]) -> Iterator[str]:
 
 
 async def _describe(cluster: Cluster) -> dict[str, Any]:
-    from kbroker.client.log_dirs import describe_log_dirs
+    from kbroker.client.log_dirs import read_disk_space
     from kbroker.protocol.registry import APIS
 
     topics = await cluster.topics()
@@ -92,9 +101,16 @@ async def _describe(cluster: Cluster) -> dict[str, Any]:
                 "port": broker.address.port,
                 "rack": broker.rack,
                 "controller": broker.node_id == cluster.controller_id,
-                "log_dirs": [directory._asdict() for directory in await describe_log_dirs(cluster, broker.node_id)],
+                "log_dirs": [
+                    {name: value for name, value in directory._asdict().items() if name != "replicas"}
+                    for directory in await read_disk_space(cluster, broker.node_id)
+                ],
             }
             for broker in sorted(cluster.brokers.values())
+        ],
+        "features": [
+            {"feature": name, "finalized": connection.features.get(name), "supported_min": first, "supported_max": last}
+            for name, (first, last) in sorted(connection.supported_features.items())
         ],
         "apis": [
             {"key": key, "name": names.get(key), "first": first, "last": last}

@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
 __all__ = [
     "Command",
     "Example",
+    "Function",
     "Group",
     "bootstrap_option",
     "check_topic_name",
     "json_option",
     "parse_key_values",
+    "partition_option",
+    "profile_option",
     "walk_commands",
+    "yes_option",
 ]
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -80,15 +85,80 @@ def walk_commands(
 
 
 def bootstrap_option(function: Function) -> Function:
+    """Adds --bootstrap and --profile. The command gets `bootstrap`: the addresses that they select."""
     return click.option(
         "--bootstrap",
+        "-b",
         metavar="HOST:PORT",
         default=DEFAULT_BOOTSTRAP,
         show_default=True,
         envvar="KBROKER_BOOTSTRAP",
         show_envvar=True,
+        callback=_select_bootstrap,
         help="Brokers to connect to, separated by commas (kbroker or Apache Kafka).",
+    )(profile_option(function))
+
+
+def profile_option(function: Function) -> Function:
+    return click.option(
+        "--profile",
+        metavar="NAME",
+        envvar="KBROKER_PROFILE",
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_note_profile,
+        shell_complete=_complete_profiles,
+        help="Profile of the configuration file: the cluster to connect to.",
     )(function)
+
+
+_PROFILE: Final = "kbroker.profile"
+_IS_PROFILE_TYPED: Final = "kbroker.is_profile_typed"
+
+
+def _note_profile(ctx: click.Context, option: click.Parameter, name: str | None) -> None:
+    """Stores the profile for `_select_bootstrap`. `kbroker --profile NAME topics list` sets it for the command too."""
+    is_typed = ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    if name and (is_typed or not ctx.meta.get(_IS_PROFILE_TYPED)):
+        ctx.meta[_PROFILE], ctx.meta[_IS_PROFILE_TYPED] = name, is_typed
+
+
+def _select_bootstrap(ctx: click.Context, option: click.Parameter, given: str) -> str:
+    """Returns the addresses to connect to (click callback).
+
+    What is typed wins over the environment, and the environment over the file; an address wins over a profile.
+    """
+    from kbroker.cli.profiles import find_profile
+
+    source = ctx.get_parameter_source(option.name or "")
+    if source is ParameterSource.COMMANDLINE:
+        return given
+    if source is ParameterSource.ENVIRONMENT and not ctx.meta.get(_IS_PROFILE_TYPED):
+        return given
+    profile = find_profile(ctx.meta.get(_PROFILE))
+    return given if profile is None else profile.bootstrap
+
+
+def _complete_profiles(_ctx: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+    from kbroker.cli.profiles import profile_names
+    from kbroker.errors import UserError
+
+    try:
+        return [name for name in profile_names() if name.startswith(incomplete)]
+    except UserError:
+        return []
+
+
+def yes_option(function: Function) -> Function:
+    return click.option(
+        "--yes", "-y", is_flag=True, help="Do not ask for confirmation. Required if stdin is not a terminal."
+    )(function)
+
+
+def partition_option(help_text: str) -> Callable[[Function], Function]:
+    """Returns the repeatable option --partition, as `partitions`."""
+    return click.option("--partition", "partitions", type=click.IntRange(0), metavar="N", multiple=True, help=help_text)
 
 
 def json_option(function: Function) -> Function:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option, parse_key_values
+from kbroker.cli.name_completion import complete_configured_name
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
 
@@ -29,7 +30,7 @@ def command() -> None:
 
 
 _kind = click.argument("kind", type=click.Choice(KINDS), metavar="KIND")
-_name = click.argument("name")
+_name = click.argument("name", shell_complete=complete_configured_name)
 
 
 @command.command(

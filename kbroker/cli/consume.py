@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from kbroker.cli.command import Command, bootstrap_option
+from kbroker.cli.command import Command, Function, bootstrap_option, partition_option
+from kbroker.cli.name_completion import complete_group, complete_topic
 from kbroker.cli.output import escape_control_characters, is_terminal, progress
-from kbroker.cli.record_text import compile_template, record_to_json
+from kbroker.cli.record_text import (
+    DECODERS,
+    NULL,
+    Decoders,
+    Part,
+    UndecodableRecord,
+    compile_template,
+    record_to_json,
+    unescape,
+)
 from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.cli.timestamps import parse_timestamp_option
 from kbroker.errors import UserError
@@ -34,6 +44,7 @@ class ConsumeOptions(NamedTuple):
     partitions: Sequence[int]
     offset: str | None
     since_ms: int | None
+    until_ms: int | None
     limit: int | None
     follow: bool
     read_committed: bool
@@ -46,7 +57,17 @@ def _check_offset(_ctx: click.Context, _option: click.Parameter, text: str | Non
     return text
 
 
-def _parse_template(_ctx: click.Context, _option: click.Parameter, text: str) -> Callable[[str, int, Any], bytes]:
+def _decoder_option(part: str) -> Callable[[Function], Function]:
+    return click.option(
+        f"--{part}-decoder",
+        type=click.Choice(list(DECODERS)),
+        default="text",
+        show_default=True,
+        help=f"Format of the {part}s. Numbers are big-endian, as Kafka's serializers write them.",
+    )
+
+
+def _parse_template(_ctx: click.Context, _option: click.Parameter, text: str) -> Part:
     try:
         return compile_template(text)
     except ValueError as problem:
@@ -64,18 +85,16 @@ def _parse_template(_ctx: click.Context, _option: click.Parameter, text: str) ->
             "Print the last ten records of each partition with key and offset",
         ),
         ("kbroker consume orders --since 15m --json", "Print the records of the last 15 minutes as JSON lines"),
+        (
+            "kbroker consume orders --since 2026-01-31 --until 2026-02-01 --key-separator ': '",
+            "Print the records of one day (UTC) with their keys",
+        ),
+        ("kbroker consume counts --value-decoder int64 --max 10", "Print ten values that are 64-bit integers"),
         ("kbroker consume orders --group billing", "Continue from the committed offsets of a group, and commit"),
     ],
 )
-@click.argument("topic")
-@click.option(
-    "--partition",
-    "partitions",
-    type=click.IntRange(0),
-    metavar="N",
-    multiple=True,
-    help="Read only this partition. Repeatable.",
-)
+@click.argument("topic", shell_complete=complete_topic)
+@partition_option("Read only this partition. Repeatable.")
 @click.option(
     "--offset",
     metavar="OFFSET",
@@ -89,6 +108,13 @@ def _parse_template(_ctx: click.Context, _option: click.Parameter, text: str) ->
     callback=parse_timestamp_option,
     help="Start at a timestamp: ISO 8601, milliseconds since 1970, or an age like 15m.",
 )
+@click.option(
+    "--until",
+    "until_ms",
+    metavar="TIME",
+    callback=parse_timestamp_option,
+    help="Stop in each partition before the first record at or after a timestamp.",
+)
 @click.option("--max", "limit", type=click.IntRange(1), metavar="N", help="Exit after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new records until Ctrl-C.")
 @click.option(
@@ -100,11 +126,22 @@ def _parse_template(_ctx: click.Context, _option: click.Parameter, text: str) ->
     callback=_parse_template,
     help=r"Output format: {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers}, \t and \n.",
 )
+@click.option("--key-separator", metavar="TEXT", help=r"Print key, TEXT and value: short for --format. \t is a tab.")
+@click.option(
+    "--delimiter",
+    metavar="TEXT",
+    default="\\n",
+    show_default=True,
+    help=r"Text after each record. \0 is a zero byte, for xargs -0.",
+)
+@_decoder_option("key")
+@_decoder_option("value")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record.")
 @click.option("--read-committed", is_flag=True, help="Skip records of open and aborted transactions.")
 @click.option(
     "--group",
     metavar="NAME",
+    shell_complete=complete_group,
     help="Start at the committed offsets of this group, and commit. Reads all partitions; does not join the group.",
 )
 @bootstrap_option
@@ -113,9 +150,14 @@ def command(
     partitions: Sequence[int],
     offset: str | None,
     since_ms: int | None,
+    until_ms: int | None,
     limit: int | None,
     follow: bool,
-    template: Callable[[str, int, Any], bytes],
+    template: Part,
+    key_separator: str | None,
+    delimiter: str,
+    key_decoder: str,
+    value_decoder: str,
     as_json: bool,
     read_committed: bool,
     group: str | None,
@@ -127,8 +169,16 @@ def command(
     """
     if offset is not None and since_ms is not None:
         raise click.UsageError("Use either --offset or --since, not both")
-    options = ConsumeOptions(topic, partitions, offset, since_ms, limit, follow, read_committed, group)
-    write = _writer(_json_line if as_json else lambda *record: template(*record) + b"\n")
+    if follow and until_ms is not None:
+        raise click.UsageError("Use either --follow or --until, not both")
+    if key_separator is not None:
+        separator = unescape(key_separator)
+        template = lambda _topic, _partition, record: separator.join(  # noqa: E731
+            NULL if part is None else part for part in (record.key, record.value)
+        )
+    decoders = Decoders(key_decoder, value_decoder)
+    options = ConsumeOptions(topic, partitions, offset, since_ms, until_ms, limit, follow, read_committed, group)
+    write = _writer(_json_line(decoders) if as_json else _text_line(template, decoders, unescape(delimiter)))
 
     async def call(cluster: Cluster) -> None:
         await _ConsumeLoop(cluster, options, write).run()
@@ -136,19 +186,30 @@ def command(
     run_with_cluster(bootstrap, call)
 
 
-def _json_line(topic: str, partition: int, record: Any) -> bytes:
-    line = json.dumps(record_to_json(topic, partition, record), ensure_ascii=False)
-    return line.encode("utf-8", "surrogatepass") + b"\n"
+def _json_line(decoders: Decoders) -> Part:
+    def line_of(topic: str, partition: int, record: Any) -> bytes:
+        line = json.dumps(record_to_json(topic, partition, record, decoders), ensure_ascii=False)
+        return line.encode("utf-8", "surrogatepass") + b"\n"
+
+    return line_of
 
 
-def _writer(line_of: Callable[[str, int, Any], bytes]) -> Callable[[str, int, Sequence[Any]], None]:
+def _text_line(template: Part, decoders: Decoders, delimiter: bytes) -> Part:
+    return lambda topic, partition, record: template(topic, partition, decoders.as_text(record)) + delimiter
+
+
+def _writer(line_of: Part) -> Callable[[str, int, Sequence[Any]], None]:
     """Returns a function that writes records to stdout: raw bytes, or with control characters escaped on a terminal."""
     out = sys.stdout.buffer
     is_terminal = sys.stdout.isatty()
 
     def write(topic: str, partition: int, records: Sequence[Any]) -> None:
         for record in records:
-            line = line_of(topic, partition, record)
+            try:
+                line = line_of(topic, partition, record)
+            except UndecodableRecord as problem:
+                out.flush()
+                raise UserError(f"{topic}-{partition}, {problem}") from None
             if is_terminal:
                 line = escape_control_characters(line.decode("utf-8", "backslashreplace")).encode(
                     "utf-8", "backslashreplace"
@@ -248,34 +309,21 @@ class _ConsumeLoop:
 
     async def _find_range(self) -> dict[int, int]:
         """Sets the end offsets and returns the start offset of each partition."""
-        from kbroker.client.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
+        from kbroker.cli.record_range import find_range
+        from kbroker.client.offsets import committed_offsets
 
         options = self._options
-        topic = await self._cluster.topic(options.topic)
-        numbers = [topic.partition(number).number for number in options.partitions] or [
-            partition.number for partition in topic.partitions
-        ]
-
-        async def offsets_at(timestamp: int) -> dict[int, int]:
-            timestamps = dict.fromkeys(numbers, timestamp)
-            found = await list_offsets(self._cluster, options.topic, timestamps, read_committed=options.read_committed)
-            return {number: offset for number, (offset, _timestamp) in found.items()}
-
-        earliest, latest = await offsets_at(EARLIEST), await offsets_at(LATEST)
-        self._ends = dict.fromkeys(numbers, _UNLIMITED) if options.follow else latest
-        if options.since_ms is not None:
-            found = await offsets_at(options.since_ms)
-            starts = {number: latest[number] if offset < 0 else offset for number, offset in found.items()}
-        elif options.offset == "latest":
-            starts = latest
-        elif options.offset in (None, "earliest"):
-            starts = earliest
-        else:
-            given = int(options.offset)
-            starts = {
-                number: max(latest[number] + given if given < 0 else given, earliest[number]) for number in numbers
-            }
+        starts, ends, earliest = await find_range(
+            self._cluster,
+            options.topic,
+            options.partitions,
+            offset=options.offset,
+            since_ms=options.since_ms,
+            until_ms=options.until_ms,
+            read_committed=options.read_committed,
+        )
+        self._ends = dict.fromkeys(starts, _UNLIMITED) if options.follow else ends
         if options.group is not None:
-            committed = await committed_offsets(self._cluster, options.group, options.topic, numbers)
-            starts = {number: max(committed.get(number, starts[number]), earliest[number]) for number in numbers}
-        return dict(starts)
+            committed = await committed_offsets(self._cluster, options.group, options.topic, starts)
+            starts = {number: max(committed.get(number, start), earliest[number]) for number, start in starts.items()}
+        return starts

@@ -1,15 +1,16 @@
-"""`kbroker groups reset-offsets`, `export-offsets`, `import-offsets`: change, save and restore committed offsets."""
+"""`kbroker groups reset-offsets`, `delete-offsets`, `export-offsets`, `import-offsets`: committed offsets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING
 
 import click
 
-from kbroker.cli.command import Command, bootstrap_option, json_option
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.command import Command, Function, bootstrap_option, json_option, yes_option
+from kbroker.cli.name_completion import complete_group
+from kbroker.cli.output import confirm, pluralize, print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.cli.timestamps import parse_timestamp_option
 from kbroker.errors import UserError
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from kbroker.cli.offset_plan import OffsetChange, ResetTarget
     from kbroker.client.cluster import Cluster
 
-__all__ = ["export_offsets", "import_offsets", "reset_offsets"]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+__all__ = ["delete_offsets", "export_offsets", "import_offsets", "reset_offsets"]
 
 
 def _parse_topic_selections(
@@ -89,7 +88,7 @@ def _check_reset_to(_ctx: click.Context, _option: click.Parameter, text: str | N
         ),
     ],
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_group)
 @_topic_option
 @click.option("--all-topics", is_flag=True, help="All topics that the group has committed offsets for.")
 @click.option(
@@ -226,7 +225,7 @@ def _change_offsets(
         ),
     ],
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_group)
 @click.option(
     "--format",
     "file_format",
@@ -275,7 +274,7 @@ def export_offsets(group: str, file_format: str, topics: Sequence[tuple[str, lis
         ("kbroker groups import-offsets billing billing.csv --execute", "Commit the offsets in the file"),
     ],
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_group)
 @click.argument("file", type=click.File("r", encoding="utf-8"), default="-")
 @_topic_option
 @_execute_option
@@ -295,3 +294,54 @@ def import_offsets(
     export-offsets and of kafka-consumer-groups --export.
     """
     _change_offsets(bootstrap, group, _read_target(group, file), topics, execute=execute, as_json=as_json)
+
+
+@click.command(
+    "delete-offsets",
+    cls=Command,
+    examples=[
+        (
+            "kbroker groups delete-offsets billing --topic orders",
+            "Forget a topic that the group does not read any more",
+        ),
+        ("kbroker groups delete-offsets billing --topic orders:0,2 --yes", "Delete the offsets of two partitions"),
+    ],
+)
+@click.argument("group", shell_complete=complete_group)
+@_topic_option
+@yes_option
+@json_option
+@bootstrap_option
+def delete_offsets(
+    group: str, topics: Sequence[tuple[str, list[int]]], yes: bool, as_json: bool, bootstrap: str
+) -> None:
+    """Delete committed offsets of a group.
+
+    No active member of the group may be subscribed to the topic.
+    """
+    if not topics:
+        raise click.UsageError("Use --topic")
+    names = ", ".join(name for name, _ in topics)
+    confirm(f"Delete the offsets of group {group} for {names}?", yes=yes)
+
+    async def call(cluster: Cluster) -> list[tuple[str, int, str]]:
+        from kbroker.client.offsets import delete_offsets as send_deletion
+
+        rows = []
+        for name, numbers in topics:
+            topic = await cluster.topic(name)
+            wanted = [topic.partition(number).number for number in numbers] or range(len(topic.partitions))
+            codes = await send_deletion(cluster, group, name, wanted)
+            rows += [(name, number, code.name) for number, code in sorted(codes.items())]
+        return rows
+
+    rows = run_with_cluster(bootstrap, call)
+    failed = [row for row in rows if row[2] != "NONE"]
+    if as_json:
+        results = ({"topic": name, "partition": number, "error": code} for name, number, code in rows)
+        print_json([{**row, "error": None if row["error"] == "NONE" else row["error"]} for row in results])
+    elif not failed:
+        click.echo(f"Deleted offsets of group {group} for {pluralize(len(rows), 'partition')}.")
+    if failed:
+        name, number, code = failed[0]
+        raise UserError(f"Could not delete the offset of {name}-{number}: {code}")

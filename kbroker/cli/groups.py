@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kbroker.cli.command import Command, Group, bootstrap_option, json_option
-from kbroker.cli.group_offsets import export_offsets, import_offsets, reset_offsets
+from kbroker.cli.command import Command, Group, bootstrap_option, json_option, yes_option
+from kbroker.cli.group_offsets import delete_offsets, export_offsets, import_offsets, reset_offsets
+from kbroker.cli.name_completion import complete_group
 from kbroker.cli.output import (
-    confirm_deletion,
+    confirm,
     escape_control_characters,
     print_json,
     print_json_line,
@@ -97,7 +98,7 @@ def list_groups(states: Sequence[str], types: Sequence[str], as_json: bool, boot
         ("kbroker groups describe --json", "Describe all groups as JSON"),
     ],
 )
-@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=complete_group)
 @click.option("--watch", "is_watched", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval",
@@ -170,8 +171,8 @@ def _render_reports(reports: Sequence[GroupReport]) -> RenderableType:
         ("kbroker groups delete billing shipping --yes", "Delete two groups without confirmation"),
     ],
 )
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_group)
+@yes_option
 @click.option("--if-exists", is_flag=True, help="Skip groups that do not exist.")
 @bootstrap_option
 def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> None:
@@ -179,7 +180,7 @@ def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> 
 
     The groups must have no active members.
     """
-    confirm_deletion(names, "all their offsets" if len(names) > 1 else "all its offsets", yes=yes)
+    confirm(f"Delete {', '.join(names)} and {'all their' if len(names) > 1 else 'all its'} offsets?", yes=yes)
 
     async def call(cluster: Cluster) -> None:
         from kbroker.cli.offset_plan import require_no_members
@@ -199,5 +200,5 @@ def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> 
     run_with_cluster(bootstrap, call)
 
 
-for _command in (reset_offsets, export_offsets, import_offsets):
+for _command in (reset_offsets, delete_offsets, export_offsets, import_offsets):
     command.add_command(_command)

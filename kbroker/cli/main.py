@@ -1,17 +1,19 @@
 """The command `kbroker`: imports the module of the command that is called, and prints errors as one line.
 
-Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted, 141 the reader of the output has ended (`| head`).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from kbroker.cli.command import profile_option
 from kbroker.cli.version import installed_version
 from kbroker.errors import UserError
 
@@ -23,14 +25,19 @@ __all__ = ["COMMANDS", "kbroker", "main"]
 # Name -> short help. Repeated here so that `kbroker --help` imports no command; a test keeps both equal.
 COMMANDS: Final = {
     "serve": "Run a broker.",
-    "topics": "Create, list, describe, alter and delete topics.",
+    "topics": "Create, list, describe, alter, copy and delete topics.",
     "produce": "Write records to a topic.",
     "consume": "Read records from a topic.",
+    "records": "Delete the records of a topic up to an offset or timestamp.",
     "groups": "Manage consumer groups and their offsets.",
     "offsets": "Show earliest and latest offsets, or offsets by timestamp.",
-    "transactions": "List, describe and abort transactions.",
+    "transactions": "List, describe and abort transactions, and find those that hang.",
     "configs": "Describe and alter configs of topics, brokers and groups.",
+    "quotas": "List, set and delete client quotas.",
     "cluster": "Describe the cluster.",
+    "leaders": "Elect partition leaders.",
+    "log-dirs": "Show the data directories of brokers and the size of their partitions.",
+    "perf": "Measure throughput and latency of producing and consuming.",
     "dump-log": "Print the contents of partition files.",
     "pipeline": "Run data pipelines on Spark: archive, replay, transform, mirror, audit.",
     "metadata": "Export and import the metadata of a stopped broker.",
@@ -41,6 +48,7 @@ COMMANDS: Final = {
 FAILED: Final = 1
 USAGE_ERROR: Final = 2
 INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
 
 
 class _Commands(click.Group):
@@ -55,6 +63,17 @@ class _Commands(click.Group):
         command = import_module(f"kbroker.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of the output has ended. Python would fail again on its way out, to write the rest of the
+            # buffer: now it goes to /dev/null.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(BROKEN_PIPE)
+        return result
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Completes command names from the table: click's own method would import every command."""
@@ -78,11 +97,13 @@ def _print_version(ctx: click.Context, _option: click.Parameter, is_requested: b
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
+@profile_option
 @click.pass_context
 def kbroker(ctx: click.Context) -> None:
     """Run a Kafka broker, and manage Kafka clusters.
 
-    Commands that connect to a broker also work with Apache Kafka.
+    Commands that connect to a broker also work with Apache Kafka. docs/cli.md has the command for each of Kafka's
+    scripts.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.command import Command, bootstrap_option, json_option
+from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.cli.timestamps import format_timestamp, parse_timestamp_option
@@ -27,7 +28,7 @@ __all__ = ["command"]
         ("kbroker offsets orders --at 15m --json", "Print the first offset of the last 15 minutes as JSON"),
     ],
 )
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topic)
 @click.option(
     "--at",
     "at_ms",

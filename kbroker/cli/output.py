@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cell",
-    "confirm_deletion",
+    "confirm",
     "escape_control_characters",
+    "format_bytes",
     "is_terminal",
     "pluralize",
     "print_json",
@@ -108,11 +109,29 @@ def progress(length: int | None, label: str, *, worth_showing: int) -> AbstractC
     return click.progressbar(length=length, label=label, file=sys.stderr)
 
 
+def format_bytes(count: float) -> str:
+    """Returns the number with a unit: 999 B, 1.5 KiB, 20.0 GiB."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} TiB"
+
+
 def pluralize(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def confirm_deletion(names: Sequence[str], loss: str, *, yes: bool) -> None:
-    """Asks for confirmation if stdin is a terminal and `yes` is not set. Raises UserError if the answer is no."""
-    if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {', '.join(names)} and {loss}?", err=True):
-        raise UserError("Nothing was deleted")
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks for confirmation before data is lost, unless `yes` is set.
+
+    Raises UserError if the answer is no, or there is no terminal to ask on.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError("This deletes data, and stdin is not a terminal to ask on. Add --yes to confirm.")
+    if not click.confirm(question, err=True):
+        raise UserError("Nothing was changed")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 
 from kbroker.cli.command import Command, bootstrap_option, check_topic_name, json_option, parse_key_values
+from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import pluralize, print_json, progress
-from kbroker.cli.record_text import InputRecord, InvalidLine, parse_json_line, parse_text_line
+from kbroker.cli.record_text import InputRecord, InvalidLine, parse_json_line, parse_text_line, unescape
 from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.clock import SystemClock
 from kbroker.errors import UserError
@@ -45,9 +46,16 @@ _FLUSHES_PER_SECOND: Final = 10
         ),
     ],
 )
-@click.argument("topic", callback=check_topic_name)
+@click.argument("topic", callback=check_topic_name, shell_complete=complete_topic)
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--key-separator", metavar="TEXT", help="Separator between key and value in each line.")
+@click.option("--key-separator", metavar="TEXT", help=r"Separator between key and value in each line. \t is a tab.")
+@click.option(
+    "--delimiter",
+    metavar="TEXT",
+    default="\\n",
+    show_default=True,
+    help=r"Separator of records in the input. \0 is a zero byte.",
+)
 @click.option("--key", metavar="TEXT", help="Key of every record.")
 @click.option(
     "--header",
@@ -61,7 +69,7 @@ _FLUSHES_PER_SECOND: Final = 10
     "--partition",
     type=click.IntRange(0),
     metavar="N",
-    help="Partition of every record. [default: by key; without a key, one partition per batch]",
+    help="Partition of every record. [default: by key; without a key, a random partition per batch]",
 )
 @click.option(
     "--format",
@@ -83,6 +91,7 @@ def command(
     topic: str,
     file: BinaryIO,
     key_separator: str | None,
+    delimiter: str,
     key: str | None,
     headers: Mapping[str, str],
     partition: int | None,
@@ -103,15 +112,15 @@ def command(
         raise click.UsageError("--key-separator and --null require --format text")
     if key is not None and key_separator is not None:
         raise click.UsageError("Use either --key or --key-separator, not both")
-    if key_separator == "":
-        raise click.UsageError("--key-separator must not be empty")
+    if not delimiter or key_separator == "":
+        raise click.UsageError("--key-separator and --delimiter must not be empty")
     defaults = InputRecord(
         None if key is None else os.fsencode(key),
         None,
         tuple((name, os.fsencode(value)) for name, value in headers.items()),
         partition,
     )
-    separator = None if key_separator is None else os.fsencode(key_separator)
+    separator = None if key_separator is None else unescape(key_separator)
     null_bytes = None if null is None else os.fsencode(null)
 
     def parse(text: bytes) -> InputRecord:
@@ -125,7 +134,7 @@ def command(
 
         producer = Producer(cluster, topic, acks=ACKS[acks], codec=CODECS.index(compression))
         await producer.start()
-        loop = _ProduceLoop(producer, _Lines(file, parse), rate)
+        loop = _ProduceLoop(producer, _Lines(file, parse, unescape(delimiter)), rate)
         try:
             await loop.run()
         except InvalidLine as problem:
@@ -159,12 +168,14 @@ def _with_defaults(line: InputRecord, defaults: InputRecord) -> InputRecord:
 
 
 class _Lines:
-    """Splits a file into parsed lines as data arrives. The last line may lack its newline."""
+    """Splits a file into parsed lines as data arrives. The last line may lack its delimiter."""
 
-    def __init__(self, file: BinaryIO, parse: Any) -> None:
+    def __init__(self, file: BinaryIO, parse: Any, delimiter: bytes) -> None:
         self.number = 0
         self._file = file
         self._parse = parse
+        self._delimiter = delimiter
+        self._line_end = b"\r" if delimiter == b"\n" else b""
         self._rest = b""
 
     def read(self) -> bytes:
@@ -173,12 +184,12 @@ class _Lines:
         return data
 
     def split(self, data: bytes) -> Iterator[InputRecord]:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._rest = (self._rest + data).split(self._delimiter)
         if not data and self._rest:
             lines, self._rest = [self._rest], b""
         for line in lines:
             self.number += 1
-            yield self._parse(line.removesuffix(b"\r"))
+            yield self._parse(line.removesuffix(self._line_end))
 
     @property
     def size(self) -> int | None:

@@ -6,14 +6,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import struct
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kbroker.cli.timestamps import format_timestamp
 
-__all__ = ["InputRecord", "InvalidLine", "compile_template", "parse_json_line", "parse_text_line", "record_to_json"]
+__all__ = [
+    "DECODERS",
+    "NULL",
+    "Decoders",
+    "InputRecord",
+    "InvalidLine",
+    "Part",
+    "UndecodableRecord",
+    "compile_template",
+    "parse_json_line",
+    "parse_text_line",
+    "record_to_json",
+    "unescape",
+]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -91,14 +106,86 @@ def _integer_or_none(content: Any, name: str) -> int | None:
     return content
 
 
-def record_to_json(topic: str, partition: int, record: Any) -> dict[str, Any]:
+class UndecodableRecord(ValueError):
+    """Raised if a key or value does not have the format that the user has named; the message says why."""
+
+
+def _fixed(layout: str, name: str) -> Callable[[bytes], Any]:
+    """Returns the decoder of a big-endian number, as Kafka's serializers of Java write it."""
+    codec = struct.Struct(f">{layout}")
+
+    def decode(content: bytes) -> Any:
+        if len(content) != codec.size:
+            raise ValueError(f"{name} has {codec.size} bytes, not {len(content)}")
+        return codec.unpack(content)[0]
+
+    return decode
+
+
+DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    "text": lambda content: bytes_to_json(content),
+    "json": json.loads,
+    "hex": bytes.hex,
+    "base64": lambda content: b64encode(content).decode("ascii"),
+    "int16": _fixed("h", "int16"),
+    "int32": _fixed("i", "int32"),
+    "int64": _fixed("q", "int64"),
+    "float32": _fixed("f", "float32"),
+    "float64": _fixed("d", "float64"),
+}
+"""Name of a format -> function that returns a key or value as JSON. Raises ValueError if it has another format."""
+
+
+class Decoders(NamedTuple):
+    """Formats of keys and values: names in DECODERS."""
+
+    key: str = "text"
+    value: str = "text"
+
+    def as_json(self, record: Any) -> tuple[Any, Any]:
+        """Returns key and value as JSON. Raises UndecodableRecord."""
+        return (
+            _decode(self.key, "key", record.key, record.offset),
+            _decode(self.value, "value", record.value, record.offset),
+        )
+
+    def as_text(self, record: Any) -> Any:
+        """Returns the record with key and value as text. Raises UndecodableRecord."""
+        if self == PLAIN:
+            return record
+        key, value = self.as_json(record)
+        return record._replace(key=_text_of(self.key, record.key, key), value=_text_of(self.value, record.value, value))
+
+
+PLAIN: Final = Decoders()
+
+
+def _decode(name: str, part: str, content: bytes | None, offset: int) -> Any:
+    if content is None:
+        return None
+    try:
+        return DECODERS[name](content)
+    except (ValueError, RecursionError) as problem:
+        raise UndecodableRecord(f"offset {offset}: the {part} is not {name}: {problem}") from None
+
+
+def _text_of(name: str, content: bytes | None, decoded: Any) -> bytes | None:
+    if content is None or name == "text":
+        return content
+    text = decoded if isinstance(decoded, str) and name != "json" else json.dumps(decoded, ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def record_to_json(topic: str, partition: int, record: Any, decoders: Decoders = PLAIN) -> dict[str, Any]:
+    """Raises UndecodableRecord."""
+    key, value = decoders.as_json(record)
     return {
         "topic": topic,
         "partition": partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": bytes_to_json(record.key),
-        "value": bytes_to_json(record.value),
+        "key": key,
+        "value": value,
         "headers": [{"key": name, "value": bytes_to_json(content)} for name, content in record.headers],
     }
 
@@ -115,6 +202,15 @@ def bytes_to_json(content: bytes | None) -> Any:
 NULL: Final = b"null"
 _TOKEN = re.compile(r"\{(\w+)\}|\\(.)|([^\\{]+)|([\\{])", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+def unescape(text: str) -> bytes:
+    r"""Returns the bytes of a text in which `\n`, `\t`, `\r`, `\0` and `\\` are escapes."""
+    return b"".join(
+        _ESCAPES.get(escape, escape.encode()) if escape else os.fsencode(plain)
+        for escape, plain in re.findall(r"\\(.)|([^\\]+|\\$)", text, re.DOTALL)
+    )
+
 
 Part = Callable[[str, int, Any], bytes]
 

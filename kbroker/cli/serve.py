@@ -21,6 +21,7 @@ from kbroker.cli.version import installed_version
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import Endpoint, format_address
 from kbroker.config.properties import parse_properties
+from kbroker.config.supported import check_supported
 from kbroker.errors import UserError
 from kbroker.names import topic_name_problem
 
@@ -176,6 +177,7 @@ def command(
     if metrics_listen is not None:
         properties["kbroker.metrics.listeners"] = metrics_listen
     config = BrokerConfig.from_properties(properties)
+    check_supported(config)  # before the warnings: a refused start is one line
     as_json = is_json(log_format, sys.stderr)
     set_up_logging(sys.stderr, level=log_level, as_json=as_json)
     for warning in (*config.warnings, *_security_warnings(config.endpoints)):

@@ -7,21 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.command import Command, Group, bootstrap_option, check_topic_name, json_option, parse_key_values
-from kbroker.cli.output import confirm_deletion, pluralize, print_json, print_table
+from kbroker.cli.command import (
+    Command,
+    Group,
+    bootstrap_option,
+    check_topic_name,
+    json_option,
+    parse_key_values,
+    yes_option,
+)
+from kbroker.cli.name_completion import complete_topic
+from kbroker.cli.output import confirm, pluralize, print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
+from kbroker.cli.topic_copy import copy
 from kbroker.errors import UserError
 from kbroker.names import uuid_to_text
 
 if TYPE_CHECKING:
-    from kbroker.client.cluster import Cluster, TopicInfo
+    from kbroker.client.cluster import Cluster, PartitionInfo, TopicInfo
 
 __all__ = ["command"]
 
 
 @click.group("topics", cls=Group)
 def command() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter, copy and delete topics."""
 
 
 @command.command(
@@ -118,27 +128,66 @@ def _replication_factor(topic: TopicInfo) -> int:
     examples=[
         ("kbroker topics list", "List topics with partition counts"),
         ("kbroker topics list --internal --json", "Include internal topics, print JSON"),
+        ("kbroker topics list --under-replicated", "List topics with partitions that lack replicas in the ISR"),
     ],
 )
 @click.option(
     "--internal", "with_internal", is_flag=True, help="Include internal topics, for example __consumer_offsets."
 )
+@click.option(
+    "--under-replicated",
+    is_flag=True,
+    help="Only topics with partitions whose ISR lacks replicas, and these partitions. Includes internal topics.",
+)
+@click.option(
+    "--unavailable",
+    is_flag=True,
+    help="Only topics with partitions without a leader, and these partitions. Includes internal topics.",
+)
 @json_option
 @bootstrap_option
-def list_topics(with_internal: bool, as_json: bool, bootstrap: str) -> None:
+def list_topics(with_internal: bool, under_replicated: bool, unavailable: bool, as_json: bool, bootstrap: str) -> None:
     """List topics."""
+    is_filtered = under_replicated or unavailable
     topics = [
         topic
         for topic in run_with_cluster(bootstrap, lambda cluster: cluster.topics())
-        if with_internal or not (topic.is_internal or topic.name.startswith("__"))
+        if with_internal or is_filtered or not (topic.is_internal or topic.name.startswith("__"))
     ]
+    if is_filtered:
+        topics = _with_problems(topics, under_replicated=under_replicated, unavailable=unavailable)
     if as_json:
-        print_json([_summary(topic) for topic in topics])
+        print_json([{**_summary(topic), **(_details(topic) if is_filtered else {})} for topic in topics])
+    elif is_filtered:
+        _print_problems(topics)
     elif topics:
         rows = [(topic.name, len(topic.partitions), _replication_factor(topic)) for topic in topics]
         print_table(["topic", "partitions", "replication factor"], rows)
     else:
         _print_no_topics()
+
+
+def _with_problems(topics: Sequence[TopicInfo], *, under_replicated: bool, unavailable: bool) -> list[TopicInfo]:
+    """Returns the topics that have partitions with one of these problems, with only these partitions."""
+    found = []
+    for topic in topics:
+        partitions = tuple(
+            partition
+            for partition in topic.partitions
+            if (under_replicated and len(partition.isr) < len(partition.replicas))
+            or (unavailable and partition.leader < 0)
+        )
+        if partitions:
+            found.append(topic._replace(partitions=partitions))
+    return found
+
+
+def _print_problems(topics: Sequence[TopicInfo]) -> None:
+    rows = [(topic.name, *_partition_row(partition)) for topic in topics for partition in topic.partitions]
+    if rows:
+        print_table(["topic", "partition", "leader", "replicas", "isr"], rows)
+    else:
+        click.echo("No matching partitions.", err=True)
 
 
 def _print_no_topics() -> None:
@@ -163,7 +212,7 @@ def _summary(topic: TopicInfo) -> dict[str, Any]:
         ("kbroker topics describe --json", "Describe all topics as JSON"),
     ],
 )
-@click.argument("names", metavar="[NAME]...", nargs=-1, callback=check_topic_name)
+@click.argument("names", metavar="[NAME]...", nargs=-1, callback=check_topic_name, shell_complete=complete_topic)
 @json_option
 @bootstrap_option
 def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
@@ -173,8 +222,10 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
     """
 
     async def call(cluster: Cluster) -> list[tuple[TopicInfo, dict[str, str | None]]]:
+        from kbroker.client.admin import topic_overrides
+
         topics = [await cluster.topic(name) for name in names] if names else await cluster.topics()
-        return [(topic, await _topic_configs(cluster, topic.name)) for topic in topics]
+        return [(topic, await topic_overrides(cluster, topic.name)) for topic in topics]
 
     described = run_with_cluster(bootstrap, call)
     if as_json:
@@ -189,11 +240,16 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
         click.echo(click.style(f"{topic.name}{identity}", bold=True))
         for name, value in configs.items():
             click.echo(f"  {name}={value}")
-        rows = [
-            (partition.number, _leader_text(partition.leader), _ids_text(partition.replicas), _ids_text(partition.isr))
-            for partition in topic.partitions
-        ]
-        print_table(["partition", "leader", "replicas", "isr"], rows)
+        print_table(["partition", "leader", "replicas", "isr"], list(map(_partition_row, topic.partitions)))
+
+
+def _partition_row(partition: PartitionInfo) -> tuple[int, str, str, str]:
+    return (
+        partition.number,
+        _leader_text(partition.leader),
+        _ids_text(partition.replicas),
+        _ids_text(partition.isr),
+    )
 
 
 def _details(topic: TopicInfo) -> dict[str, Any]:
@@ -220,20 +276,6 @@ def _ids_text(node_ids: Sequence[int]) -> str:
     return ",".join(map(str, node_ids))
 
 
-async def _topic_configs(cluster: Cluster, name: str) -> dict[str, str | None]:
-    """Returns the configs set on the topic itself; none if the broker does not support DescribeConfigs."""
-    from kbroker.client.admin import describe_configs
-    from kbroker.client.failures import NotServed
-    from kbroker.config.key import ConfigSource
-    from kbroker.config.resources import ConfigResourceType
-
-    try:
-        entries = await describe_configs(cluster, ConfigResourceType.TOPIC, name)
-    except NotServed:
-        return {}
-    return {entry.name: entry.value for entry in entries if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
-
-
 @command.command(
     "alter",
     cls=Command,
@@ -243,7 +285,7 @@ async def _topic_configs(cluster: Cluster, name: str) -> dict[str, str | None]:
         ("kbroker topics alter orders --delete-config retention.ms", "Reset a config to its default"),
     ],
 )
-@click.argument("name", callback=check_topic_name)
+@click.argument("name", callback=check_topic_name, shell_complete=complete_topic)
 @click.option(
     "--partitions", type=click.IntRange(1), metavar="N", help="New number of partitions; must be larger than now."
 )
@@ -290,13 +332,13 @@ def alter(
         ("kbroker topics delete orders customers --yes", "Delete two topics without confirmation"),
     ],
 )
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topic)
+@yes_option
 @click.option("--if-exists", is_flag=True, help="Skip topics that do not exist.")
 @bootstrap_option
 def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> None:
     """Delete topics and all their records."""
-    confirm_deletion(names, "all records", yes=yes)
+    confirm(f"Delete {', '.join(names)} and all records?", yes=yes)
 
     async def call(cluster: Cluster) -> None:
         from kbroker.client.admin import delete_topic
@@ -313,3 +355,6 @@ def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> 
             click.echo(f"Deleted topic {name}.")
 
     run_with_cluster(bootstrap, call)
+
+
+command.add_command(copy)

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnection
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed, CouldNotConnect
+from kbroker.client.failures import BrokerRefusal, ConnectionFailed, CouldNotConnect, NotServed
 from kbroker.config.key import ConfigSource
 from kbroker.config.resources import ConfigOperation, ConfigResourceType
 from kbroker.protocol.error_codes import ErrorCode
@@ -23,6 +23,8 @@ __all__ = [
     "create_topic",
     "delete_topic",
     "describe_configs",
+    "send_to_controller",
+    "topic_overrides",
 ]
 
 CREATE_TOPICS: Final = api(19)
@@ -67,9 +69,7 @@ class ConfigChange(NamedTuple):
     value: str | None = None
 
 
-async def _send_to_controller(
-    cluster: Cluster, subject: str, send: Callable[[BrokerConnection], Awaitable[Any]]
-) -> Any:
+async def send_to_controller(cluster: Cluster, subject: str, send: Callable[[BrokerConnection], Awaitable[Any]]) -> Any:
     """Sends a change to the controller and returns its only result.
 
     Retries while the controller is unknown or moves.
@@ -130,7 +130,7 @@ async def create_topic(
         )
         return response.topics[0]
 
-    created = await _send_to_controller(cluster, f"topic {name}", send)
+    created = await send_to_controller(cluster, f"topic {name}", send)
     return CreatedTopic(name, bytes(created.topic_id), created.num_partitions, created.replication_factor)
 
 
@@ -142,7 +142,7 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
         response = await connection.send(DELETE_TOPICS, topics=topics, topic_names=[name], timeout_ms=_TIMEOUT_MS)
         return response.responses[0]
 
-    await _send_to_controller(cluster, f"topic {name}", send)
+    await send_to_controller(cluster, f"topic {name}", send)
 
 
 async def create_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool = False) -> None:
@@ -156,7 +156,7 @@ async def create_partitions(cluster: Cluster, name: str, count: int, *, validate
         )
         return response.results[0]
 
-    await _send_to_controller(cluster, f"topic {name}", send)
+    await send_to_controller(cluster, f"topic {name}", send)
 
 
 async def _config_connection(cluster: Cluster, resource_type: ConfigResourceType, name: str) -> BrokerConnection:
@@ -200,6 +200,15 @@ async def describe_configs(
         for config in result.configs
     )
     return sorted(entries, key=lambda entry: entry.name)
+
+
+async def topic_overrides(cluster: Cluster, name: str) -> dict[str, str | None]:
+    """Returns the configs set on the topic itself; none if the broker does not support DescribeConfigs."""
+    try:
+        entries = await describe_configs(cluster, ConfigResourceType.TOPIC, name)
+    except NotServed:
+        return {}
+    return {entry.name: entry.value for entry in entries if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
 
 
 async def alter_configs(

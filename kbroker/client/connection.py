@@ -55,6 +55,8 @@ class BrokerConnection:
         """The APIs that the broker supports: API key -> first and last version."""
         self.features: dict[str, int] = {}
         """The finalized features of the cluster: name -> level. Empty if the broker does not know features."""
+        self.supported_features: dict[str, tuple[int, int]] = {}
+        """Name -> lowest and highest level that the broker supports."""
         self._stream = stream
         self._client_id = client_id
         self._max_response_bytes = max_response_bytes
@@ -89,6 +91,9 @@ class BrokerConnection:
             raise PeerError(f"ApiVersions request to {self.address} failed: error code {response.error_code}")
         self.versions = {served.api_key: (served.min_version, served.max_version) for served in response.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        self.supported_features = {
+            feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features
+        }
 
     def serves(self, api: Api, *, at_least: int = 0) -> bool:
         return self._common_version(api, at_least, None) is not None

@@ -6,8 +6,10 @@ records of aborted transactions are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
+
+import trio
 
 from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
 from kbroker.client.connection import REQUEST_SECONDS, BrokerConnection
@@ -17,7 +19,7 @@ from kbroker.protocol.record_batch import MAGIC_POSITION, BatchHeader, InvalidBa
 from kbroker.protocol.records import ControlType, Record, iter_records, read_control_type
 from kbroker.protocol.registry import api
 
-__all__ = ["Consumer", "FetchedPartition", "committed_only"]
+__all__ = ["Consumer", "FetchedPartition", "committed_only", "read_until"]
 
 FETCH: Final = api(1)
 
@@ -60,9 +62,14 @@ class Consumer:
 
     async def poll(self) -> list[FetchedPartition]:
         """Fetches once and returns the partitions with new records. Waits up to `max_wait_ms`, for all leaders."""
-        if not self.positions:
-            return []
-        responses = await self._cluster.send_to_leaders(self._topic, dict(self.positions), self._fetch)
+        return self.decode(await self.fetch()) if self.positions else []
+
+    async def fetch(self) -> dict[int, Any]:
+        """Fetches once. Returns the responses for `decode`: partition -> response."""
+        return await self._cluster.send_to_leaders(self._topic, dict(self.positions), self._fetch)
+
+    def decode(self, responses: Mapping[int, Any]) -> list[FetchedPartition]:
+        """Returns the partitions with new records, and advances their positions."""
         fetched = []
         for index, response in sorted(responses.items()):
             found = self._read(index, response)
@@ -133,6 +140,28 @@ class Consumer:
             if not header.is_control and header.last_offset >= start:
                 records += [record for record in iter_records(data, position) if record.offset >= start]
         return records, next_offset
+
+
+async def read_until(
+    consumer: Consumer, ends: Mapping[int, int], *, on_fetch: Callable[[float], None] = lambda seconds: None
+) -> AsyncGenerator[FetchedPartition, None]:
+    """Yields the records before the end offset of each partition. `on_fetch`: called with the seconds of each fetch."""
+    positions = consumer.positions
+    while True:
+        for index in [index for index, position in positions.items() if position >= ends[index]]:
+            del positions[index]
+        if not positions:
+            return
+        start = trio.current_time()
+        responses = await consumer.fetch()
+        on_fetch(trio.current_time() - start)
+        for found in consumer.decode(responses):
+            end = ends[found.partition]
+            if found.next_offset > end:
+                records = [record for record in found.records if record.offset < end]
+                yield found._replace(records=records, next_offset=end)
+            else:
+                yield found
 
 
 def committed_only(data: bytes, aborted: list[tuple[int, int]]) -> Iterator[tuple[int, BatchHeader]]:

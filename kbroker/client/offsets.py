@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.coordinator import send_to_coordinator
+from kbroker.client.failures import error_code
+from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "commit_group_offsets",
     "commit_offsets",
     "committed_offsets",
+    "delete_offsets",
     "group_offsets",
     "list_offsets",
 ]
@@ -28,6 +31,7 @@ __all__ = [
 LIST_OFFSETS: Final = api(2)
 OFFSET_COMMIT: Final = api(8)
 OFFSET_FETCH: Final = api(9)
+OFFSET_DELETE: Final = api(47)
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -142,6 +146,28 @@ async def commit_offsets(cluster: Cluster, group: str, topic: str, offsets: Mapp
     await commit_group_offsets(
         cluster, group, {topic: {index: GroupOffset(offset) for index, offset in offsets.items()}}
     )
+
+
+async def delete_offsets(cluster: Cluster, group: str, topic: str, partitions: Iterable[int]) -> dict[int, ErrorCode]:
+    """Deletes the committed offsets of partitions. Returns partition -> error code.
+
+    GROUP_SUBSCRIBED_TO_TOPIC: a member of the group reads the topic.
+    """
+    from kbroker.protocol.messages.offset_delete import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+
+    named = [OffsetDeleteRequestPartition(partition_index=index) for index in partitions]
+    topics = [OffsetDeleteRequestTopic(name=topic, partitions=named)]
+
+    async def send(connection: BrokerConnection) -> tuple[int, dict[int, ErrorCode]]:
+        response = await connection.send(OFFSET_DELETE, group_id=group, topics=topics)
+        return response.error_code, {
+            partition.partition_index: error_code(partition.error_code)
+            for topic_response in response.topics
+            for partition in topic_response.partitions
+        }
+
+    codes: dict[int, ErrorCode] = await send_to_coordinator(cluster, group, send)
+    return codes
 
 
 async def commit_group_offsets(cluster: Cluster, group: str, offsets: CommittedOffsets) -> None:

@@ -1,12 +1,13 @@
 """Producer for one topic: collects records into one batch for each partition, and sends all batches on flush.
 
 With acks=all it is idempotent if the broker supports InitProducerId: a retried batch is stored once. Records with a key
-use Kafka's default partitioner; records without a key use one partition until the next flush.
+use Kafka's default partitioner; records without a key stay on a random partition for a batch, as with stock producers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
@@ -33,6 +34,8 @@ _LAST_WITH_NAMES: Final = 12
 _FIRST_WITH_MAGIC_2: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
 _RECORD_OVERHEAD: Final = 24
+_STICKY_BYTES: Final = 16 * 1024
+"""Records without a key change the partition after this many bytes: batch.size of Kafka's producer (KIP-794)."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
@@ -61,8 +64,10 @@ class Producer:
         batch_bytes: int = BATCH_BYTES,
         may_create: bool = True,
         timeout_ms: int = 30_000,
+        random_below: Callable[[int], int] | None = None,
     ) -> None:
         self._cluster = cluster
+        self._random_below = random_below or Random().randrange
         self._topic_name = topic
         self._acks = acks
         self._codec = codec
@@ -73,6 +78,7 @@ class Producer:
         """Records that were written to each partition."""
         self._partition_count = 0
         self._keyless_partition = 0
+        self._keyless_bytes = 0
         self._records: dict[int, list[Record]] = {}
         self._sizes: dict[int, int] = {}
         self._producer_id = NO_PRODUCER_ID
@@ -83,8 +89,13 @@ class Producer:
         """Looks up or creates the topic, and fetches a producer id."""
         topic = await self._cluster.topic(self._topic_name, may_create=self._may_create)
         self._partition_count = len(topic.partitions)
+        self._choose_keyless_partition()
         if self._acks == ACKS_ALL:
             await self._become_idempotent()
+
+    def _choose_keyless_partition(self) -> None:
+        self._keyless_partition = self._random_below(self._partition_count)
+        self._keyless_bytes = 0
 
     async def _become_idempotent(self) -> None:
         connection = await self._cluster.any_connection()
@@ -115,21 +126,27 @@ class Producer:
         Returns True if the batch of its partition is full: the caller must flush before adding more.
         """
         assert self._partition_count, "call start() first"
+        is_keyless = partition is None and key is None
         if partition is None:
             partition = self._keyless_partition if key is None else partition_of_key(key, self._partition_count)
         records = self._records.setdefault(partition, [])
         records.append(Record(len(records), timestamp_ms, key, value, tuple(headers)))
-        size = self._sizes.get(partition, 0) + _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-        size += sum(len(name) + len(content or b"") + 4 for name, content in headers)
-        self._sizes[partition] = size
-        return size >= self._batch_bytes
+        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        if headers:
+            size += sum(len(name) + len(content or b"") + 4 for name, content in headers)
+        self._sizes[partition] = batch_size = self._sizes.get(partition, 0) + size
+        if is_keyless:
+            self._keyless_bytes += size
+            if self._keyless_bytes >= _STICKY_BYTES:
+                self._choose_keyless_partition()
+        return batch_size >= self._batch_bytes
 
     async def flush(self) -> list[Sent]:
         """Sends all added records and waits for the acknowledgements that `acks` requires."""
         if not self._records:
             return []
         pending, self._records, self._sizes = self._records, {}, {}
-        self._keyless_partition = (self._keyless_partition + 1) % self._partition_count
+        self._choose_keyless_partition()
         batches = {index: self._build(index, records) for index, records in pending.items()}
         offsets: dict[int, int] = {}
         try:

@@ -77,8 +77,11 @@ class TransactionDriver:
 
     def abort(self, transactional_id: str) -> None:
         """Aborts a transaction that exceeded its timeout, and fences its producer."""
+        timeout_ms = self.shard.transactions[transactional_id].timeout_ms
         result = self.shard.abort_fencing(transactional_id, self.now_ms())
-        logger.info("Aborting transaction %s: it exceeded its timeout", transactional_id)
+        # A warning: it explains why read_committed consumers stood still, and why the producer is fenced.
+        text = "Aborting transaction %s: it was open for longer than its timeout of %d ms"
+        logger.warning(text, transactional_id, timeout_ms, extra={"transactional_id": transactional_id})
         self.apply(transactional_id, result, PendingResponse(_ignore, partial(_log_failed_abort, transactional_id)))
 
     def _write_markers(self, transactional_id: str, prepared: Transaction) -> None:

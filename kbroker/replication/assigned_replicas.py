@@ -60,6 +60,7 @@ class AssignedReplicas:
         self._flusher = flusher
         self._clock = clock
         self._incomplete: dict[str, TopicImage] = {}  # topics with partitions whose logs could not be opened
+        self._recreated: list[tuple[str, int]] = []  # partitions of a single node whose logs were lost
 
     # Following the image
 
@@ -108,7 +109,7 @@ class AssignedReplicas:
                 if partition is not None:
                     self._delete(partition)
                 continue
-            if partition is None and self.log_dirs.check_offline(topic.name, index):
+            if partition is None and self._is_offline(topic.name, index, state):
                 continue
             try:
                 if partition is None:
@@ -121,6 +122,36 @@ class AssignedReplicas:
             except StorageFailure as failure:
                 logger.error("Could not open the log of %s-%d: %s", topic.name, index, failure)
                 self._incomplete[topic.name] = topic
+
+    def _is_offline(self, topic: str, index: int, state: PartitionState) -> bool:
+        """Whether the replica, which is not open, must stay so: its data directory is broken, or its log is lost.
+
+        A log is lost if its directory has disappeared since the broker stopped. In a cluster a replica of the ISR
+        counts as complete and can be elected: as a leader, an empty log would make all followers delete their records.
+        Kafka creates it. Outside the ISR the replica is created again and copies the log from the leader.
+        """
+        log_dirs = self.log_dirs
+        if log_dirs.check_offline(topic, index):
+            is_complete = self._broker_id in state.isr or state.leader == self._broker_id
+            return is_complete or not log_dirs.release_lost(topic, index)
+        end_offset = log_dirs.lost_end_offset(topic, index)
+        if not end_offset:
+            return False
+        if not self._config.zookeeper_connect:
+            self._recreated.append((topic, index))
+            consequence = "created an empty log, the records are lost"
+        elif self._broker_id in state.isr:
+            log_dirs.keep_offline(topic, index)
+            consequence = (
+                "the replica stays offline, because it counts as in sync. Restore the directory, or create it empty to "
+                "accept the loss, and restart the broker"
+            )
+        else:
+            consequence = "copying the log from the leader"
+        text = "The directory of partition %s-%d has disappeared; its last known end offset is %d: %s"
+        fields = {"topic": topic, "partition": index, "end_offset": end_offset}
+        logger.warning(text, topic, index, end_offset, consequence, extra=fields)
+        return log_dirs.is_offline(topic, index)
 
     def _open(self, topic: TopicImage, index: int, config: TopicConfig, for_log: LogConfig) -> Partition:
         log, gate = self.log_dirs.open_log(topic, index, for_log)
@@ -211,8 +242,8 @@ class AssignedReplicas:
         """Recovers logs after an unclean shutdown. Returns the partitions that need a new leader epoch.
 
         These are all recovered partitions without other replicas, even if nothing was truncated: a log that lost whole
-        batches looks like an intact one. With other replicas the controller's election gives a new epoch, and roles in
-        the old one are postponed (`PendingRoles`).
+        batches looks like an intact one; and partitions of a single node whose logs have disappeared. With other
+        replicas the controller's election gives a new epoch, and roles in the old one are postponed (`PendingRoles`).
         """
         self.log_dirs.on_started()
         self.roles.on_started()
@@ -221,7 +252,7 @@ class AssignedReplicas:
             await recover_logs(unclean, self.log_dirs, self._clock)
         self.roles.note_pre_crash_epochs(unclean)
         self._give_deferred_roles()
-        return [
+        return self._recreated + [
             (partition.topic, partition.index)
             for partition in unclean
             if partition.log_handle.opened is not None and partition.is_leader and not partition.leadership

@@ -60,6 +60,7 @@ class LogDirs:
         self._preferred: dict[TopicPartition, DataDirectory] = {}
         self._prepared: dict[tuple[bytes, int], DataDirectory] = {}  # by topic id: partition directories created early
         self._offline: set[TopicPartition] = set()  # partitions whose directory broke, now or before the start
+        self._lost: set[TopicPartition] = set()  # offline partitions whose own directory has disappeared
         self._retired: set[str] = set()
         self._is_starting = True
         self._checkpointing = trio.Lock()
@@ -101,6 +102,29 @@ class LogDirs:
         if self._is_starting and key not in self._directory_of and len(self.gates) > len(self.directories):
             self._offline.add(key)
         return key in self._offline
+
+    def lost_end_offset(self, topic: str, index: int) -> int:
+        """Returns the last known end offset of a log that has disappeared since the broker stopped; 0 if none has.
+
+        The checkpoints of the data directories know the offset. A log without records is not missed.
+        """
+        key = (topic, index)
+        if not self._is_starting or key in self._directory_of:
+            return 0
+        return max(directory.checkpoints[key].least_end_offset for directory in self.directories)
+
+    def keep_offline(self, topic: str, index: int) -> None:
+        """Marks a partition whose log has disappeared as offline, until `release_lost`."""
+        self._lost.add((topic, index))
+        self._offline.add((topic, index))
+
+    def release_lost(self, topic: str, index: int) -> bool:
+        """Lets a log that has disappeared be created again. Returns whether `keep_offline` had prevented that."""
+        if (topic, index) not in self._lost:
+            return False
+        self._lost.discard((topic, index))
+        self._offline.discard((topic, index))
+        return True
 
     def mark_offline(self, partition: Partition) -> None:
         self._offline.add((partition.topic, partition.index))
@@ -179,7 +203,9 @@ class LogDirs:
         new = [
             (topic, index)
             for topic, index in partitions
-            if (topic.name, index) not in self._directory_of and (topic.name, index) not in self._offline
+            if (topic.name, index) not in self._directory_of
+            and (topic.name, index) not in self._offline
+            and not self.lost_end_offset(topic.name, index)
         ]
         if len(new) >= _MIN_PREPARED:
             created = await trio.to_thread.run_sync(_create_directories, self._place(new))
@@ -258,6 +284,7 @@ class LogDirs:
     def on_topic_deleted(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             self._offline.discard((topic.name, index))
+            self._lost.discard((topic.name, index))
             self.delete_log(topic.name, index)
 
     def on_moved(self, partition: Partition, *, source: DataDirectory, target: DataDirectory) -> StorageGate:

@@ -18,6 +18,7 @@ import trio
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.broker import BrokerConfig, parse_host_counts
 from kbroker.config.endpoints import Endpoint, format_address
+from kbroker.config.supported import check_supported
 from kbroker.controller.changes import Change, EntityConfigsChanged, TopicAdded
 from kbroker.controller.controller import Controller
 from kbroker.controller.image import Image
@@ -30,6 +31,7 @@ from kbroker.log.files.file_cache import FileCache
 from kbroker.log.files.filesystem import OsFileSystem
 from kbroker.names import METADATA_FILE
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.record_walk import IS_COMPILED
 from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.cleaning.log_cleaner import LogCleaner
 from kbroker.replication.flusher import Flusher
@@ -83,7 +85,7 @@ async def run_broker(
     `topics`: created at the start if missing, with their partition counts; -1 for num.partitions. `status`: kept up to
     date while the broker runs. `clock`: None for the system's clocks.
     """
-    _check_security_protocols(config)
+    check_supported(config)
     clock = SystemClock() if clock is None else clock
     began = clock.monotonic()
     status = BrokerStatus() if status is None else status
@@ -133,24 +135,19 @@ async def run_broker(
 
 def _log_start(version: str, broker_id: int, image: Image, directories: Sequence[DataDirectory]) -> None:
     paths = [directory.path for directory in directories]
+    hot_path = "compiled" if IS_COMPILED else "not compiled"
     fields = {
         "version": version,
+        "compiled": IS_COMPILED,
         "pid": os.getpid(),
         "broker_id": broker_id,
         "cluster_id": image.cluster_id,
         "topics": len(image.topics),
         "log_dirs": paths,
     }
-    text = "Starting kbroker %s: broker %d of cluster %s, %d topics in %s"
-    logger.info(text, version, broker_id, image.cluster_id, len(image.topics), ", ".join(paths), extra=fields)
-
-
-def _check_security_protocols(config: BrokerConfig) -> None:
-    """Raises UserError for a listener that needs encryption or authentication: it must not be served without."""
-    for endpoint in config.endpoints:
-        if endpoint.security_protocol != "PLAINTEXT":
-            protocol = endpoint.security_protocol
-            raise UserError(f"Unsupported security protocol {protocol}; only PLAINTEXT is supported.")
+    text = "Starting kbroker %s (%s): broker %d of cluster %s, %d topics in %s"
+    names = ", ".join(paths)
+    logger.info(text, version, hot_path, broker_id, image.cluster_id, len(image.topics), names, extra=fields)
 
 
 @asynccontextmanager

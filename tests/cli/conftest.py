@@ -24,6 +24,16 @@ class Outcome(NamedTuple):
 Call = Callable[..., Awaitable[Outcome]]
 
 
+@pytest.fixture(autouse=True)
+def config_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hides the profiles of the person who runs the tests. Returns the directory for those of a test."""
+    path = tmp_path / "config-home"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(path))
+    for name in ("KBROKER_PROFILE", "KBROKER_BOOTSTRAP"):
+        monkeypatch.delenv(name, raising=False)
+    return path
+
+
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
     async with running_broker(tmp_path / "data") as broker:

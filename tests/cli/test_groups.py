@@ -239,16 +239,36 @@ async def test_only_the_selected_topics_are_exported(call: Call, billing: str) -
 
 
 async def test_a_group_is_deleted(call: Call, billing: str) -> None:
-    assert await call("groups", "delete", billing) == (0, "Deleted group billing.\n", "")
+    assert await call("groups", "delete", billing, "--yes") == (0, "Deleted group billing.\n", "")
     assert json.loads((await call("groups", "list", "--json")).out) == []
-    assert await call("groups", "delete", billing, "--if-exists") == (0, "", "")
+    assert await call("groups", "delete", billing, "--if-exists", "--yes") == (0, "", "")
+
+
+async def test_offsets_of_a_topic_are_deleted(call: Call, billing: str) -> None:
+    await call("groups", "reset-offsets", billing, "--topic", "orders:1", "--to", "3", "--execute")
+    deleted = await call("groups", "delete-offsets", billing, "--topic", "orders:1", "--yes")
+    assert deleted.out == "Deleted offsets of group billing for 1 partition.\n"
+    assert (await call("groups", "export-offsets", billing, "--format", "kafka")).out == "orders,0,10\n"
+    result = json.loads((await call("groups", "delete-offsets", billing, "--topic", "orders", "--yes", "--json")).out)
+    assert [(row["partition"], row["error"]) for row in result] == [(0, None), (1, None)]
+    assert (await call("groups", "delete-offsets", billing, "--yes")).code == 2
+    assert "'nope' does not exist" in (await call("groups", "delete-offsets", "nope", "--topic", "orders", "--yes")).err
+
+
+async def test_offsets_of_a_topic_that_a_member_reads_are_not_deleted(
+    call: Call, billing: str, broker: RunningBroker
+) -> None:
+    async with member(broker, billing, "orders", [0, 1]):
+        code, out, err = await call("groups", "delete-offsets", billing, "--topic", "orders", "--yes")
+    assert (code, out) == (1, "")
+    assert err == "kbroker: Could not delete the offset of orders-0: GROUP_SUBSCRIBED_TO_TOPIC\n"
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ("describe", "nope"),
-        ("delete", "nope"),
+        ("delete", "nope", "--yes"),
         ("export-offsets", "nope"),
         ("reset-offsets", "nope", "--all-topics", "--to", "earliest"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import product
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 from kbroker.cli.command import Command, walk_commands
 from kbroker.cli.main import COMMANDS, kbroker
-from tools.cli_docs import PAGE, page
+from tools.cli_docs import PAGE, SCRIPTS, page
 
 ROOT = next(ctx for ctx, _ in walk_commands(kbroker))
 LEAVES = {ctx.command_path: command for ctx, command in walk_commands(kbroker) if not isinstance(command, click.Group)}
@@ -48,7 +49,7 @@ def test_every_example_is_a_call_that_parses(
     monkeypatch.chdir(tmp_path)
     segment = tmp_path / "kbroker-data" / "orders-0" / "00000000000000000000.log"
     segment.parent.mkdir(parents=True)
-    named = map(Path, ("orders.txt", "billing.csv", "server.properties", "metadata.json"))
+    named = map(Path, ("orders.txt", "billing.csv", "server.properties", "metadata.json", "offsets.json"))
     for file in (segment, segment.with_suffix(".timeindex"), *named):
         file.touch()
     calls = calls_in(line)
@@ -80,6 +81,7 @@ def test_every_command_that_talks_to_a_broker_takes_bootstrap_and_its_variable()
             option for option in command.params if isinstance(option, click.Option) and "--bootstrap" in option.opts
         ]
         assert bool(options) == (path.split()[1] not in local), path
+        assert all("-b" in option.opts for option in options)
         assert all((option.envvar, option.default) == ("KBROKER_BOOTSTRAP", "127.0.0.1:9092") for option in options)
 
 
@@ -108,3 +110,48 @@ def test_a_shell_completes_commands_of_groups_and_choices() -> None:
     complete = ShellComplete(kbroker, {}, "kbroker", "_KBROKER_COMPLETE")
     assert [item.value for item in complete.get_completions(["groups"], "re")] == ["reset-offsets"]
     assert [item.value for item in complete.get_completions(["groups", "list", "--state"], "s")] == ["stable"]
+
+
+SCRIPT_CALLS = [call for _, _, commands in SCRIPTS if commands is not None for call in commands.split(", ")]
+
+
+def alternatives(words: list[str]) -> list[list[str]]:
+    """Returns one list for each alternative of a word like `list|set|delete`."""
+    return [list(choice) for choice in product(*(word.split("|") for word in words))]
+
+
+@pytest.mark.parametrize("line", SCRIPT_CALLS)
+def test_the_command_for_each_of_kafkas_scripts_exists(line: str) -> None:
+    for words in alternatives(line.split()[1:]):
+        command: click.Command = kbroker
+        while isinstance(command, click.Group):
+            found = command.get_command(ROOT, words.pop(0))
+            assert found is not None
+            command = found
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "topics",
+        "configs",
+        "consumer-groups",
+        "console-producer",
+        "console-consumer",
+        "delete-records",
+        "leader-election",
+        "log-dirs",
+        "transactions",
+        "get-offsets",
+        "dump-log",
+        "producer-perf-test",
+        "consumer-perf-test",
+        "features",
+        "broker-api-versions",
+        "cluster",
+    ],
+)
+def test_each_of_kafkas_scripts_is_in_the_table(script: str) -> None:
+    assert any(row[0].split()[0] == f"kafka-{script}" and row[2] is not None for row in SCRIPTS)

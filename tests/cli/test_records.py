@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -178,6 +179,63 @@ async def test_a_closed_pipe_ends_consume_without_an_error(broker: RunningBroker
     consume = f"{sys.executable} -m kbroker consume t --bootstrap {broker.host}:{broker.port} | head -c 10"
     result = await trio.run_process(["sh", "-c", consume], capture_stdout=True, capture_stderr=True)
     assert (result.stdout, result.stderr) == (b"x" * 10, b"")
+
+
+async def test_a_command_whose_reader_has_ended_has_the_exit_code_of_a_broken_pipe(
+    broker: RunningBroker, call: Call
+) -> None:
+    """Also if all output fits into Python's buffer: it is written when the command ends."""
+    await call("topics", "create", "t")
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "kbroker", "topics", "list", "-b", f"{broker.host}:{broker.port}"]
+        process = await trio.run_process(command, stdout=writer, capture_stderr=True, check=False)
+    finally:
+        os.close(writer)
+    assert (process.returncode, process.stderr) == (141, b"")
+
+
+async def test_reading_ends_at_the_requested_timestamp(call: Call) -> None:
+    await call("topics", "create", "t", "--partitions", "2")
+    lines = [json.dumps({"value": str(number), "timestamp": 1000 + number, "partition": 1}) for number in range(10)]
+    await call("produce", "t", "--format", "json", stdin="\n".join(lines).encode())
+    assert (await call("consume", "t", "--until", "1003")).out.split() == ["0", "1", "2"]
+    assert (await call("consume", "t", "--since", "1002", "--until", "1005")).out.split() == ["2", "3", "4"]
+    assert (await call("consume", "t", "--until", "500")).out == ""
+    assert len((await call("consume", "t", "--until", "0s")).out.split()) == 10
+    assert (await call("consume", "t", "--until", "1003", "--follow")).code == 2
+
+
+async def test_keys_values_and_records_are_separated_by_any_text(call: Call) -> None:
+    arguments = ("--key-separator", r"\t", "--delimiter", ";;")
+    assert (await call("produce", "t", *arguments, stdin=b"a\t1;;b\t2\n;;c\t3")).out == "Wrote 3 records to topic t.\n"
+    assert (await call("consume", "t", "--key-separator", "=")).out == "a=1\nb=2\n\nc=3\n"
+    assert (await call("consume", "t", "--delimiter", r"\0")).out == "1\x002\n\x003\x00"
+    assert (await call("produce", "t", "--delimiter", "", stdin=b"x")).code == 2
+
+
+async def test_integers_json_and_hex_are_decoded(call: Call) -> None:
+    line = {"key": {"base64": "AAAAKg=="}, "value": '{"a": [1, "ä"]}'}
+    await call("produce", "t", "--format", "json", stdin=json.dumps(line).encode())
+    text = (await call("consume", "t", "--key-decoder", "int32", "--value-decoder", "json", "--key-separator", " ")).out
+    assert text == '42 {"a": [1, "ä"]}\n'
+    found = json.loads((await call("consume", "t", "--key-decoder", "int32", "--value-decoder", "json", "--json")).out)
+    assert (found["key"], found["value"]) == (42, {"a": [1, "ä"]})
+    assert (await call("consume", "t", "--key-decoder", "hex", "--format", "{key}")).out == "0000002a\n"
+    assert await call("consume", "t", "--key-decoder", "int64") == (
+        1,
+        "",
+        "kbroker: t-0, offset 0: the key is not int64: int64 has 8 bytes, not 4\n",
+    )
+
+
+async def test_records_without_a_key_reach_more_than_one_partition(call: Call) -> None:
+    await call("topics", "create", "t", "--partitions", "3")
+    out = (await call("produce", "t", "--json", stdin=b"0123456789\n" * 100_000)).out
+    written = json.loads(out)["partitions"]
+    assert sum(written.values()) == 100_000
+    assert len(written) == 3
 
 
 async def test_a_server_that_is_not_a_broker_is_one_line(call: Call) -> None:

@@ -169,7 +169,7 @@ def test_outside_a_terminal_each_event_is_one_json_object(start: Start, tmp_path
     assert [re.sub(r"\d+(\.\d+)?", "N", event["message"].split(":")[0]) for event in events] == [
         "num.partition is not a known config; did you mean num.partitions?",
         "Serving metrics on http",
-        "Starting kbroker N.N",
+        f"Starting kbroker N.N ({'compiled' if events[2]['compiled'] else 'not compiled'})",
         "Created topic orders with N partitions",
         "Started in N s, listening on PLAINTEXT",
         "Stopping",

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from kbroker.client.cluster import Cluster, TopicInfo
 from kbroker.testing.running_broker import RunningBroker
 from tests.cli.conftest import Call
 
@@ -27,7 +28,7 @@ async def test_a_topic_is_created_listed_described_and_deleted(call: Call) -> No
     table = (await call("topics", "describe")).out
     assert table.startswith(f"orders ({described['id']})\n")
     assert "PARTITION  LEADER  REPLICAS  ISR" in table
-    assert await call("topics", "delete", "orders") == (0, "Deleted topic orders.\n", "")
+    assert await call("topics", "delete", "orders", "--yes") == (0, "Deleted topic orders.\n", "")
     assert json.loads((await call("topics", "list", "--json")).out) == []
 
 
@@ -62,7 +63,7 @@ async def test_validating_creates_nothing(call: Call) -> None:
     "arguments",
     [
         ("topics", "describe", "nope"),
-        ("topics", "delete", "nope"),
+        ("topics", "delete", "nope", "--yes"),
         ("topics", "alter", "nope", "--partitions", "2"),
         ("offsets", "nope"),
         ("consume", "nope"),
@@ -77,7 +78,7 @@ async def test_an_unknown_topic_is_one_line(call: Call, arguments: tuple[str, ..
 
 
 async def test_if_exists_skips_unknown_topics(call: Call) -> None:
-    assert await call("topics", "delete", "nope", "--if-exists") == (0, "", "")
+    assert await call("topics", "delete", "nope", "--if-exists", "--yes") == (0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,37 @@ async def test_the_cluster_is_described(call: Call, broker: RunningBroker) -> No
     assert {"key": 18, "name": "ApiVersions", "first": 0, "last": 4} in described["apis"]
     text = (await call("cluster", "describe")).out
     assert "1 topic, 2 partitions (0 offline, 0 under-replicated)" in text
+
+
+async def test_the_features_of_the_cluster_are_described(call: Call) -> None:
+    described = json.loads((await call("cluster", "describe", "--features", "--json")).out)
+    levels = {row["feature"]: row["finalized"] for row in described["features"]}
+    assert levels["transaction.version"] == 2
+    table = (await call("cluster", "describe", "--features")).out
+    assert "FEATURE" in table
+    assert "SUPPORTED MAX" in table
+
+
+async def test_only_topics_with_problems_are_listed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    await call("topics", "create", "orders", "--partitions", "3")
+    assert await call("topics", "list", "--under-replicated") == (0, "", "No matching partitions.\n")
+    healthy = Cluster.topics
+
+    async def topics(cluster: Cluster) -> list[TopicInfo]:
+        (topic,) = await healthy(cluster)
+        first, second, third = topic.partitions
+        bad = (first, second._replace(replicas=(1, 2)), third._replace(leader=-1, isr=(2,), replicas=(1, 2)))
+        return [topic._replace(partitions=bad)]
+
+    monkeypatch.setattr(Cluster, "topics", topics)
+    rows = [line.split() for line in (await call("topics", "list", "--under-replicated")).out.splitlines()]
+    assert rows == [
+        ["TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR"],
+        ["orders", "1", "1", "1,2", "1"],
+        ["orders", "2", "none", "1,2", "2"],
+    ]
+    (found,) = json.loads((await call("topics", "list", "--unavailable", "--json")).out)
+    assert [partition["partition"] for partition in found["partitions"]] == [2]
 
 
 async def test_no_broker_at_the_bootstrap_is_one_line_that_says_what_to_do(call: Call, broker: RunningBroker) -> None:

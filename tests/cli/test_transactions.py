@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from kbroker.client import active_producers
+from kbroker.client.cluster import Cluster
+from kbroker.client.transactions import TransactionDescription
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.testing.running_broker import RunningBroker
 from tests.broker.transactions import TransactionalProducer, read_committed
@@ -71,3 +74,37 @@ async def test_an_ongoing_transaction_is_aborted_and_its_producer_fenced(
     assert (await open_one.end_once(is_commit=True)).error_code == ErrorCode.PRODUCER_FENCED
     outcome = await call("transactions", "abort", "payments")
     assert (outcome.code, "not ongoing" in outcome.err) == (0, True)
+
+
+async def test_producers_of_a_topic_are_shown(call: Call, open_one: TransactionalProducer) -> None:
+    [found] = json.loads((await call("transactions", "producers", "t", "--json")).out)
+    assert (found["partition"], found["producer_id"], found["start_offset"]) == (1, open_one.producer_id, 0)
+    row = (await call("transactions", "producers", "t", "--partition", "1")).out.splitlines()[1].split()
+    assert row[:3] == ["t", "1", str(open_one.producer_id)]
+    assert await call("transactions", "producers", "t", "--partition", "0") == (0, "", "No producers.\n")
+
+
+async def test_a_transaction_that_its_coordinator_knows_does_not_hang(
+    call: Call, open_one: TransactionalProducer
+) -> None:
+    assert await call("transactions", "find-hanging", "--older-than", "0s") == (0, "", "No hanging transactions.\n")
+
+
+async def test_a_hanging_transaction_is_found_and_aborted(
+    call: Call, client: Client, open_one: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator is asked for another partition: then it does not know this one."""
+
+    async def describe_nothing(cluster: Cluster, transactional_id: str) -> TransactionDescription:
+        return TransactionDescription(transactional_id, "Ongoing", open_one.producer_id, 0, 50_000, 0, {"t": (0,)})
+
+    monkeypatch.setattr(active_producers, "describe_transaction", describe_nothing)
+    assert (await call("transactions", "find-hanging", "t")).err == "No hanging transactions.\n"  # too young
+    [found] = json.loads((await call("transactions", "find-hanging", "--older-than", "2999-01-01", "--json")).out)
+    assert (found["topic"], found["partition"], found["start_offset"]) == ("t", 1, 0)
+    abort = ("transactions", "abort-hanging", "t", "--partition", "1", "--yes", "--start-offset")
+    code, _, err = await call(*abort, "5")
+    assert (code, err) == (1, "kbroker: No open transaction of t-1 begins at offset 5.\n")
+    assert (await call(*abort, "0")).out == f"Aborted the transaction of producer {open_one.producer_id} in t-1.\n"
+    assert (await client.fetch("t", 0, partition=1, isolation_level=1)).last_stable_offset == 2
+    assert await read_committed(client, "t", partition=1) == []

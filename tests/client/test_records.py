@@ -75,15 +75,36 @@ async def test_a_topic_is_created_by_the_first_record(cluster: Cluster) -> None:
     assert await read_all(cluster, "fresh", 1) == {0: [Record(0, TIME, b"k", None)]}
 
 
-async def test_records_without_a_key_take_the_partitions_in_turn(cluster: Cluster) -> None:
-    await create_topic(cluster, "t", partitions=2)
-    producer = await start_producer(cluster, "t")
-    for _ in range(4):
+async def test_records_without_a_key_stay_on_a_random_partition_for_a_batch(cluster: Cluster) -> None:
+    await create_topic(cluster, "t", partitions=3)
+    chosen = [2, 0, 1, 0]
+    asked: list[int] = []
+
+    def random_below(count: int) -> int:
+        asked.append(count)
+        return chosen[len(asked) - 1]
+
+    producer = await start_producer(cluster, "t", random_below=random_below)
+    for _ in range(3):
         producer.add(b"a", timestamp_ms=TIME)
         producer.add(b"b", timestamp_ms=TIME)
         await producer.flush()
-    found = await read_all(cluster, "t", 2)
-    assert {number: len(records) for number, records in found.items()} == {0: 4, 1: 4}
+    assert (producer.counts, asked) == ({2: 2, 0: 2, 1: 2}, [3, 3, 3, 3])
+
+
+async def test_records_without_a_key_change_the_partition_after_16_kb(cluster: Cluster) -> None:
+    """As Kafka's producer with its default batch.size. Records with a key or a partition do not count."""
+    await create_topic(cluster, "t", partitions=3)
+    chosen = iter([2, 0, 1])
+    producer = await start_producer(cluster, "t", random_below=lambda count: next(chosen))
+    producer.add(bytes(60_000), key=b"k", timestamp_ms=TIME)
+    producer.add(bytes(60_000), partition=1, timestamp_ms=TIME)
+    others = {partition_of_key(b"k", 3): 1}
+    others[1] = others.get(1, 0) + 1
+    for _ in range(20):  # 16 of them have 16 KiB together
+        producer.add(bytes(1000), timestamp_ms=TIME)
+    await producer.flush()
+    assert {index: producer.counts[index] - others.get(index, 0) for index in (0, 2)} == {2: 16, 0: 4}
 
 
 async def test_a_batch_that_is_sent_again_is_stored_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 __all__ = ["matches"]
 
-_VARIES = re.compile(r"(?P<id>\b[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-]))|(?P<number>\d+)|(?P<blanks>\s+)")
+_VARIES = re.compile(
+    r"(?P<compiled>\((?:not )?compiled\))|(?P<id>\b[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-]))|(?P<number>\d+)|(?P<blanks>\s+)"
+)
+_PATTERNS = {"compiled": r"\((?:not )?compiled\)", "id": r"[\w-]{22}", "number": r"\d+", "blanks": r"[ \t]+"}
 
 
 def matches(shown: Sequence[str], printed: str) -> bool:
@@ -23,6 +26,6 @@ def _pattern(line: str) -> str:
     parts, end = [], 0
     for match in _VARIES.finditer(line):
         parts.append(re.escape(line[end : match.start()]))
-        parts.append(r"[\w-]{22}" if match["id"] else r"\d+" if match["number"] else r"[ \t]+")
+        parts.append(_PATTERNS[match.lastgroup or ""])
         end = match.end()
     return "".join([*parts, re.escape(line[end:])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import shlex
@@ -31,6 +32,8 @@ EXAMPLES = [
 ]
 NOT_RUN = {
     "kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092",  # on every interface
+    "kbroker topics copy orders orders --to staging.example.com:9092 --since 1h",  # to another machine
+    "kbroker transactions abort-hanging orders --partition 0 --start-offset 1234",  # tests/cli/test_transactions.py
     *(call for call in EXAMPLES if call.startswith("kbroker pipeline") and " validate " not in call),  # tests/pipeline
 }
 SERVING = [call for call in EXAMPLES if call.startswith("kbroker serve") and call not in NOT_RUN]
@@ -38,10 +41,18 @@ ENDLESS = [call for call in EXAMPLES if {"--follow", "--watch"} & set(shlex.spli
 OFFLINE = [call for call in EXAMPLES if call.startswith(("kbroker dump-log", "kbroker metadata"))]
 ONLINE = [call for call in EXAMPLES if call not in {*NOT_RUN, *SERVING, *ENDLESS, *OFFLINE}]
 
-TOPICS = {"orders": 3, "customers": 1, "greetings": 1, "copy": 6}
+TOPICS = {"orders": 3, "customers": 1, "greetings": 1, "copy": 6, "counts": 1, "perf-test": 1}
 GROUPS = ("billing", "shipping")
 TRANSACTIONS = ("payments", "refunds")
+OFFSETS = '{"partitions": [{"topic": "orders", "partition": 0, "offset": 1}], "version": 1}'
 ORDERS = "1:tea\n2:milk\n3:sugar\n4:bread\n"  # the keys spread over all partitions
+
+
+class Terminal(io.StringIO):
+    """A person who says yes."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Scene:
@@ -51,6 +62,10 @@ class Scene:
         self.broker = Broker(data_dir=directory / "kbroker-data").start()
         (directory / ".config" / "fish" / "completions").mkdir(parents=True)
         (directory / "orders.txt").write_text(ORDERS)
+        (directory / "offsets.json").write_text(OFFSETS)
+        (directory / ".config" / "kbroker").mkdir()
+        profile = f'[profiles.staging]\nbootstrap = "{self.broker.bootstrap}"\n'
+        (directory / ".config" / "kbroker" / "config.toml").write_text(profile)
         shutil.copy(ROOT / "examples" / "pipelines" / "archive.toml", directory)
 
     def prepare(self, call: str) -> None:
@@ -92,6 +107,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made = Scene(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("KBROKER_BOOTSTRAP", made.broker.bootstrap)
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)
     yield made
@@ -99,8 +115,9 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("call", ONLINE)
-def test_the_example_runs(call: str, scene: Scene) -> None:
+def test_the_example_runs(call: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.prepare(call)
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     words = shlex.split(call)
     if words[0] == "kbroker" and not {"|", ">"} & set(words) and words[1] != "produce":
         call_in_process(words[1:])

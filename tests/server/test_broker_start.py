@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from kbroker.config.broker import BrokerConfig
+from kbroker.config.supported import check_supported
 from kbroker.errors import UserError
 from kbroker.server.broker import run_broker
 
@@ -31,6 +32,80 @@ async def refusal(tmp_path: Path, properties: dict[str, str], topics: list[tuple
 async def test_a_listener_with_encryption_or_authentication_is_refused(tmp_path: Path, protocol: str) -> None:
     message = await refusal(tmp_path, {"listeners": f"{protocol}://127.0.0.1:0"}, [])
     assert message == f"Unsupported security protocol {protocol}; only PLAINTEXT is supported."
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ssl.keystore.location", "/keys"),
+        ("ssl.client.auth", "required"),
+        ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
+        ("listener.name.plaintext.ssl.keystore.location", "/keys"),
+        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", "abc"),
+        ("security.inter.broker.protocol", "SSL"),
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ("super.users", "User:admin"),
+        ("allow.everyone.if.no.acl.found", "false"),
+        ("zookeeper.set.acl", "true"),
+        ("zookeeper.ssl.client.enable", "true"),
+        ("zookeeper.ssl.truststore.location", "/keys"),
+        ("delegation.token.secret.key", "abc"),
+        ("principal.builder.class", "org.example.Builder"),
+        ("connections.max.reauth.ms", "1000"),
+    ],
+)
+async def test_a_security_setting_without_effect_is_refused_in_one_line(tmp_path: Path, name: str, text: str) -> None:
+    message = await refusal(tmp_path, {name: text}, [])
+    assert message.startswith(f"{name} is set, but kbroker has no TLS, SASL or ACLs yet")
+    assert "\n" not in message
+    assert text not in message  # it may be a secret
+
+
+def test_settings_that_ask_for_no_security_are_accepted() -> None:
+    harmless = {
+        "security.inter.broker.protocol": "PLAINTEXT",
+        "ssl.client.auth": "none",
+        "authorizer.class.name": "",
+        "super.users": "",
+        "zookeeper.set.acl": "false",
+        "zookeeper.ssl.client.enable": "false",
+        "allow.everyone.if.no.acl.found": "true",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL",
+    }
+    check_supported(BrokerConfig.from_properties(LOOPBACK | harmless))
+
+
+ONE_NODE = {"process.roles": "broker,controller", "node.id": "1", "controller.quorum.voters": "1@a:9093"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "problem"),
+    [
+        ({"controller.quorum.voters": "1@a:9093,2@b:9093,3@c:9093"}, "controller.quorum.voters has 3 members"),
+        ({"controller.quorum.bootstrap.servers": "a:1,b:1"}, "controller.quorum.bootstrap.servers has 2 members"),
+        ({"process.roles": "broker"}, "process.roles=broker needs other nodes"),
+        ({"process.roles": "controller"}, "process.roles=controller needs other nodes"),
+        ({"node.id": "2"}, "controller.quorum.voters has another node than node.id=2"),
+    ],
+)
+async def test_a_broker_of_a_kraft_cluster_does_not_become_a_cluster_of_its_own(
+    tmp_path: Path, properties: dict[str, str], problem: str
+) -> None:
+    message = await refusal(tmp_path, ONE_NODE | properties, [])
+    assert message.startswith(f"{problem}, but kbroker has no KRaft quorum")
+    assert "\n" not in message
+
+
+def test_a_kraft_file_of_a_single_node_and_one_that_moves_from_zookeeper_are_accepted() -> None:
+    check_supported(BrokerConfig.from_properties(LOOPBACK | ONE_NODE))
+    moving = {"zookeeper.connect": "127.0.0.1:2181", "controller.quorum.voters": "1@a:1,2@b:1"}
+    check_supported(BrokerConfig.from_properties(LOOPBACK | moving))
+
+
+async def test_a_data_directory_that_cannot_be_created_is_one_line(tmp_path: Path) -> None:
+    config = BrokerConfig.from_properties(LOOPBACK)
+    with pytest.raises(UserError, match=r"^Cannot use the data directory: /proc/nope: No such file or directory$"):
+        await run_broker(config, data_dir="/proc/nope", stop=trio.Event())
 
 
 async def test_a_broker_of_a_cluster_does_not_start_without_its_zookeeper(tmp_path: Path) -> None:

@@ -124,6 +124,8 @@ class ActiveController:
         if elected is not None:
             self._channels.start(self._store.image)
         await self._controller.finish_pending(loaded.pending_deletions, loaded.topics_without_id)
+        # First: an ISR must not shrink to a replica of this broker that is offline.
+        await self._elector.mark_offline(holder[0], self.own_offline())
         await self._elector.elect_leaders(shrink_isrs=True)
         await self._process_log_dirs()
 

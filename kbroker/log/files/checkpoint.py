@@ -41,6 +41,11 @@ class CheckpointedOffsets(NamedTuple):
     cleaner_offset: int | None = None
     """Offset up to which the log has been compacted; None: never compacted."""
 
+    @property
+    def least_end_offset(self) -> int:
+        """The log end offset was at least this when the checkpoints were written."""
+        return max(self.log_start_offset, self.recovery_point, self.high_watermark)
+
 
 NO_OFFSETS = CheckpointedOffsets()
 

@@ -233,7 +233,7 @@ class OsFileSystem:
             return [entry.name for entry in entries if entry.is_dir()]
 
     def make_directory(self, path: str) -> None:
-        with _StorageErrors(path):
+        with _StorageErrors(path, is_write=True):
             os.makedirs(path, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
