@@ -22,7 +22,7 @@ LOCKED  := $(PIP) --require-hashes --no-build-isolation
 LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
            --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
-.PHONY: help install install-test install-spark compiled run test check fast shuffle kills docs lint types bench wheel lock clean
+.PHONY: help install install-test install-spark compiled run test check fast other-pythons this-python shuffle kills docs lint types bench wheel lock clean
 .DELETE_ON_ERROR:
 
 help: ## what there is to make
@@ -49,6 +49,15 @@ test: install-test install-spark compiled lint types ## everything: ruff, mypy, 
 	@test -z "$$CI" && ! ls $(COMPILED)/*.so >/dev/null 2>&1 && echo "skipped: the compiled hot path (no C compiler)" || \
 		KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." tests/broker tests/testing compat_tests \
 		-n $(WORKERS) --dist loadgroup -q -m "not jvm and not slow" --ignore tests/testing/test_docs.py $(ARGS)
+
+# What users of these Pythons get: the compiled code and the command line. The rest does not depend on the interpreter.
+other-pythons: install-test ## tests on every other supported Python that is found
+	set -e; for python in $$($(BIN)/python -m tools.pythons); do \
+		$(MAKE) --no-print-directory this-python PYTHON=$$python VENV=.venv-$${python##*python}; done
+
+this-python: install-test compiled
+	KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." tests/broker tests/cli tests/testing tests/web \
+		tests/deploy -n $(WORKERS) -q -m "not jvm and not slow" $(ARGS)
 
 # Finds tests that depend on another: each order comes from its seed, which pytest prints. ARGS wins: -n 0, -m "" for all.
 shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)

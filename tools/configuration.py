@@ -77,12 +77,13 @@ CLUSTER_INTRO = """\
 Brokers with the same `zookeeper.connect` form a cluster; [Three machines](three-machines.md) sets one up. These configs
 matter only there. Those marked ³ exist in Kafka 3.9 and not in Kafka 4, which has no ZooKeeper.
 
-**`zookeeper.session.timeout.ms`** decides how long partitions have no leader after a broker was killed (`kill -9`, power
-loss, a broken network): up to 18 seconds by default, as in Kafka. After SIGTERM there is no pause, because the broker
-hands over its leaderships first. kbroker has no long garbage collections, so `zookeeper.session.timeout.ms=6000` is a
-good value for machines in one data centre. ZooKeeper bounds it: not below 2 and not above 20 times its `tickTime`
-(2000 ms), so values below 4000 need a smaller `tickTime`. If the timeout is shorter than a pause of the machine (a
-suspended VM, swapping), a healthy broker loses its leaderships and registers again; no acknowledged record is lost.
+**`zookeeper.session.timeout.ms`** decides how long partitions have no leader after a broker was killed (`kill -9`, a
+power loss, a broken network): up to 18 seconds by default, as in Kafka. Producers with `acks=all` wait as long on all
+partitions with a replica on that broker. After SIGTERM there is no pause, because the broker hands over its leaderships
+first. kbroker has no long garbage collections, so `zookeeper.session.timeout.ms=6000` is a good value for machines in
+one data centre. ZooKeeper bounds it: not below 2 and not above 20 times its `tickTime` (2000 ms), so values below 4000
+need a smaller `tickTime`. If the timeout is shorter than a pause of the machine (a suspended VM, swapping), a healthy
+broker loses its leaderships and registers again; no acknowledged record is lost.
 """
 
 TOPIC_INTRO = """\
