@@ -1,4 +1,5 @@
-# Needs python3 (3.11 or newer) and make; a JDK and Maven only for the tests that judge by Apache Kafka and Spark.
+# Needs python3 (3.11 or newer) and make; a C compiler for the compiled hot path; a JDK and Maven only for the tests that
+# judge by Apache Kafka and Spark. For another Python, beside the first: make check PYTHON=python3.13 VENV=.venv-3.13
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -8,31 +9,35 @@ WORKERS ?= auto
 ARGS    ?=
 COMPILE ?= 1
 SEED    ?= $(shell date +%s)
-COMPILED := $(CURDIR)/build/compiled
+COMPILED := $(CURDIR)/$(VENV)/compiled
 SOURCES := $(shell find kbroker -name '*.py')
-# Whoever starts Python so finds the compiled code first, and what is only in the sources (tests, benchmarks) after it.
+# Python that is started with FAST finds the compiled code first, and what is only in the sources (tests, benchmarks)
+# after it; with PLAIN it finds the sources first.
 FAST    := PYTHONPATH=$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
+PLAIN   := PYTHONPATH=$(CURDIR)
+CHOSEN  := $(if $(filter-out 0,$(COMPILE)),$(FAST),$(PLAIN))
 
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKED  := $(PIP) --require-hashes --no-build-isolation
 LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
            --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
-.PHONY: help install install-test install-spark compiled run test check shuffle kills docs lint types bench lock clean
+.PHONY: help install install-test install-spark compiled run test check fast other-pythons this-python shuffle kills docs lint types bench wheel lock clean
 .DELETE_ON_ERROR:
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
 
-install: $(VENV)/.installed ## make .venv with kbroker in it
+install: $(VENV)/.installed $(if $(filter-out 0,$(COMPILE)),compiled) ## make .venv with kbroker in it, compiled (COMPILE=0: interpreted)
 
-compiled: $(COMPILED)/.made ## build/compiled: the same code with its hot path in C
+compiled: $(COMPILED)/.made ## compile the hot path for the kbroker in .venv
 
 run: install ## start a broker on 127.0.0.1:9092 (LISTEN=host:port DATA=directory COMPILE=0 ARGS=...)
-	@test "$(COMPILE)" = 0 || $(MAKE) --silent --no-print-directory compiled || echo "starting without it: that is slower" >&2
-	$(if $(filter-out 0,$(COMPILE)),$(FAST)) exec $(BIN)/kbroker serve --listen $(LISTEN) --data-dir $(DATA) $(ARGS)
+	$(if $(filter 0,$(COMPILE)),$(PLAIN)) exec $(BIN)/kbroker serve --listen $(LISTEN) --data-dir $(DATA) $(ARGS)
 
-check: install-test lint types ## the fast half: ruff, mypy, tests without a JVM
+check: lint types fast ## the fast half: ruff, mypy, tests without a JVM
+
+fast: install-test ## the tests without a JVM
 	$(BIN)/pytest tests -n $(WORKERS) -m "not jvm and not slow" -q $(ARGS)
 
 # The second run forces what systems without epoll and Linux's sendfile get; the third takes the compiled hot path.
@@ -44,6 +49,15 @@ test: install-test install-spark compiled lint types ## everything: ruff, mypy, 
 	@test -z "$$CI" && ! ls $(COMPILED)/*.so >/dev/null 2>&1 && echo "skipped: the compiled hot path (no C compiler)" || \
 		KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." tests/broker tests/testing compat_tests \
 		-n $(WORKERS) --dist loadgroup -q -m "not jvm and not slow" --ignore tests/testing/test_docs.py $(ARGS)
+
+# What users of these Pythons get: the compiled code and the command line. The rest does not depend on the interpreter.
+other-pythons: install-test ## tests on every other supported Python that is found
+	set -e; for python in $$($(BIN)/python -m tools.pythons); do \
+		$(MAKE) --no-print-directory this-python PYTHON=$$python VENV=.venv-$${python##*python}; done
+
+this-python: install-test compiled
+	KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." tests/broker tests/cli tests/testing tests/web \
+		tests/deploy -n $(WORKERS) -q -m "not jvm and not slow" $(ARGS)
 
 # Finds tests that depend on another: each order comes from its seed, which pytest prints. ARGS wins: -n 0, -m "" for all.
 shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)
@@ -69,7 +83,10 @@ types: install-test ## mypy, strict
 
 bench: install-test install-spark compiled ## side by side with Apache Kafka (COMPILE=0: with the hot path interpreted)
 	$(BIN)/python -m tools.jars judge41 spark
-	$(if $(filter-out 0,$(COMPILE)),$(FAST)) $(BIN)/python -m benchmarks $(ARGS)
+	$(CHOSEN) $(BIN)/python -m benchmarks $(ARGS)
+
+wheel: install-test $(VENV)/.compile ## dist/: a compiled wheel for this Python, and the source distribution (COMPILE=0: pure Python)
+	KBROKER_COMPILE=$(COMPILE) $(BIN)/python -m build --no-isolation --outdir dist
 
 lock: install-test ## renew the lock files in requirements/
 	$(PIP) "pip-tools>=7.4"
@@ -80,7 +97,7 @@ lock: install-test ## renew the lock files in requirements/
 	$(LOCK) --upgrade -o requirements/spark.lock requirements/spark.in
 
 clean: ## remove everything that was made here, data included
-	rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist data *.egg-info
+	rm -rf .venv* .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist data *.egg-info
 
 install-test: $(VENV)/.installed-test
 install-spark: $(VENV)/.installed-spark
@@ -100,11 +117,18 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.core
 	$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 
-$(COMPILED)/.made: setup.py pyproject.toml requirements/compile.lock $(SOURCES) $(VENV)/.core
-	@echo "compiling the hot path: about a minute, once (make run COMPILE=0 starts without)"
-	rm -rf build
+$(VENV)/.compile: requirements/compile.lock $(VENV)/.build
 	$(LOCKED) -r requirements/compile.lock
-	KBROKER_COMPILE=1 $(PIP) --no-build-isolation --no-deps --target $(COMPILED) .
+	@touch $@
+
+# A file in the environment puts the compiled code before the sources of the editable installation.
+$(COMPILED)/.made: setup.py pyproject.toml $(SOURCES) $(VENV)/.core $(VENV)/.compile
+	@echo "compiling the hot path: about a minute (COMPILE=0 does without)"
+	rm -rf build $(COMPILED)
+	$(PIP) --no-build-isolation --no-deps --target $(COMPILED) . || { echo "make ... COMPILE=0 does without" >&2; exit 1; }
+	@path=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kbroker-compiled.pth; \
+	if ls $(COMPILED)/*.so >/dev/null 2>&1; then echo $(COMPILED) >"$$path"; \
+	else rm -f "$$path"; echo "no C compiler, or no Python.h: kbroker runs interpreted, which is slower" >&2; fi
 	@touch $@
 
 $(VENV)/.installed-test: requirements/test.lock $(VENV)/.installed

@@ -11,7 +11,12 @@ import pytest
 
 from tools.jars import MavenMissing, fetch_jars
 
-pytest_plugins = ["tools.random_order"]
+# The fixtures of the sources: the entry point would import kbroker from the environment, which may hold compiled code.
+pytest_plugins = ["kbroker.testing.pytest_plugin", "tools.random_order"]
+
+# Programs that tests start run the sources too. A run over the compiled code has a PYTHONPATH with both.
+if os.environ.get("KBROKER_COMPILED") != "1":
+    os.environ["PYTHONPATH"] = os.path.dirname(__file__)
 
 JVM_FIXTURES = frozenset({"java", "apache_kafka", "judge_classpath", "judge39_classpath"})
 

@@ -73,6 +73,19 @@ BROKER_INTRO = """\
 Configs whose names begin with `kbroker.` do not exist in Apache Kafka.
 """
 
+CLUSTER_INTRO = """\
+Brokers with the same `zookeeper.connect` form a cluster; [Three machines](three-machines.md) sets one up. These configs
+matter only there. Those marked ³ exist in Kafka 3.9 and not in Kafka 4, which has no ZooKeeper.
+
+**`zookeeper.session.timeout.ms`** decides how long partitions have no leader after a broker was killed (`kill -9`, a
+power loss, a broken network): up to 18 seconds by default, as in Kafka. Producers with `acks=all` wait as long on all
+partitions with a replica on that broker. After SIGTERM there is no pause, because the broker hands over its leaderships
+first. kbroker has no long garbage collections, so `zookeeper.session.timeout.ms=6000` is a good value for machines in
+one data centre. ZooKeeper bounds it: not below 2 and not above 20 times its `tickTime` (2000 ms), so values below 4000
+need a smaller `tickTime`. If the timeout is shorter than a pause of the machine (a suspended VM, swapping), a healthy
+broker loses its leaderships and registers again; no acknowledged record is lost.
+"""
+
 TOPIC_INTRO = """\
 All topic configs can be changed while the topic is in use. *Broker's default* names the broker configs that apply to
 topics without their own value; the first one that is set is used.
@@ -83,6 +96,34 @@ Set with `kbroker configs alter group NAME`. They apply to groups of the consume
 """
 
 NOTES: Final = {"group.initial.rebalance.delay.ms": ("A single broker waits only if this config is set.",)}
+
+CLUSTER_CONFIGS: Final = frozenset(
+    {
+        "auto.leader.rebalance.enable",
+        "broker.rack",
+        "controlled.shutdown.enable",
+        "default.replication.factor",
+        "inter.broker.listener.name",
+        "leader.imbalance.check.interval.seconds",
+        "leader.imbalance.per.broker.percentage",
+        "min.insync.replicas",
+        "offsets.topic.replication.factor",
+        "replica.fetch.backoff.ms",
+        "replica.fetch.max.bytes",
+        "replica.fetch.min.bytes",
+        "replica.fetch.response.max.bytes",
+        "replica.fetch.wait.max.ms",
+        "replica.lag.time.max.ms",
+        "replica.socket.timeout.ms",
+        "reserved.broker.max.id",
+        "transaction.state.log.min.isr",
+        "transaction.state.log.replication.factor",
+        "unclean.leader.election.enable",
+        "zookeeper.connect",
+        "zookeeper.connection.timeout.ms",
+        "zookeeper.session.timeout.ms",
+    }
+)
 
 _PROBES: Final[Mapping[ConfigType, object]] = {
     ConfigType.INT: -(10**30),
@@ -96,17 +137,25 @@ _PROBES: Final[Mapping[ConfigType, object]] = {
 
 
 def page() -> str:
-    parts = [OPENING, "## Brokers\n", BROKER_INTRO, _broker_table(), "## Topics\n", TOPIC_INTRO, _topic_table()]
+    clusters = [key for key in _acting(BROKER_CONFIGS) if key.name in CLUSTER_CONFIGS]
+    brokers = [key for key in _acting(BROKER_CONFIGS) if key.name not in CLUSTER_CONFIGS]
+    parts = [OPENING, "## Brokers\n", BROKER_INTRO, _broker_table(brokers)]
+    parts += ["## Clusters\n", CLUSTER_INTRO, _broker_table(clusters)]
+    parts += ["## Topics\n", TOPIC_INTRO, _topic_table()]
     if any(key.has_effect for key in GROUP_CONFIGS.values()):
         parts += ["## Groups\n", GROUP_INTRO, _group_table()]
     return "\n".join(parts)
 
 
-def _broker_table() -> str:
+def _broker_table(keys: Sequence[ConfigKey[Any]]) -> str:
     rows = [
-        (f"`{key.name}`", *_value(key), _change(key), " ".join([key.documentation, *NOTES.get(key.name, ())]))
-        for key in _acting(BROKER_CONFIGS)
-        if not key.is_retired
+        (
+            f"`{key.name}`" + (" ³" if key.is_retired else ""),
+            *_value(key),
+            _change(key),
+            " ".join([key.documentation, *NOTES.get(key.name, ())]),
+        )
+        for key in keys
     ]
     return _table(("config", "type", "default", "valid", "changes", "description"), rows)
 

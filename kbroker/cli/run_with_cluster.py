@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -29,11 +31,38 @@ def run_with_cluster(bootstrap: str, call: Callable[[Cluster], Awaitable[T]]) ->
             return await call(cluster)
 
     try:
-        return trio.run(run)
+        return trio.run(_run_until_interrupted, run)
     except BaseExceptionGroup as group:
         _raise_for_user(_first_failure(group), bootstrap)
     except (UserError, PeerError) as failure:
         _raise_for_user(failure, bootstrap)
+
+
+async def _run_until_interrupted(run: Callable[[], Awaitable[T]]) -> T:
+    """Returns the result of `run`. Ctrl-C cancels it and raises KeyboardInterrupt; a second Ctrl-C ends the process.
+
+    Trio's own handler can raise KeyboardInterrupt between any two instructions, also between the creation of a
+    coroutine and its await: Python then warns that the coroutine was never awaited.
+    """
+    import trio
+
+    if threading.current_thread() is not threading.main_thread():
+        return await run()  # signals arrive in the main thread only
+    results: list[T] = []
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def cancel_on_interrupt() -> None:
+                async for _ in signals:
+                    signal.signal(signal.SIGINT, signal.SIG_DFL)
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(cancel_on_interrupt)
+            results.append(await run())
+            nursery.cancel_scope.cancel()
+    if not results:
+        raise KeyboardInterrupt
+    return results[0]
 
 
 def _first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -36,7 +36,7 @@ def run_pytest(directory: Path, source: str, *, ci: str) -> str:
     (directory / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     environment = {**os.environ, "CI": ci, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     environment.pop("PYTEST_ADDOPTS", None)
-    command = [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "-c", os.devnull]
+    command = [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "-p", "no:kbroker", "-c", os.devnull]
     command += ["--rootdir", str(directory), "-o", "markers=jvm: java", str(directory)]
     result = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
     return result.stdout

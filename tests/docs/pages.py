@@ -44,7 +44,8 @@ class Command:
 
 
 def page_names() -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+    paths = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md"))
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
 
 
 def blocks_of(page: str) -> list[Block]:

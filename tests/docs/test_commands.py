@@ -17,6 +17,7 @@ COMMANDS = ("console", "sh")
 ELSEWHERE = {
     "docs/cli.md": "test_examples.py",
     "docs/testing.md": "tests/testing/test_docs.py",
+    "docs/three-machines.md": "tests/cluster/test_three_machines.py",
     "docs/performance.md": "tests/benchmarks; they are benchmarks, and take minutes",
 }
 PAGES = [name for name in page_names() if name not in ELSEWHERE and any(b.kind in COMMANDS for b in blocks_of(name))]
@@ -28,8 +29,16 @@ NOT_RUN = {
     "make bench",
     "make docs",
     "make help",
+    "make wheel",
     "pip install .",
+    "pip install '.[spark]'",
     "pip install 'kbroker[spark]'",
+    "pip install dist/kbroker-0.1.0-*.whl",
+    "docker build -f deploy/Dockerfile -t kbroker .",
+    "docker run --rm -p 127.0.0.1:9092:9092 -v kbroker-data:/var/lib/kbroker kbroker",
+    "docker compose -f deploy/compose-cluster.yaml up",
+    "kubectl apply -f deploy/kubernetes.yaml",
+    "kubectl exec kbroker-0 -- kbroker cluster describe --bootstrap kbroker-0.kbroker:9092",
     "kbroker serve &",
     "kbroker topics create orders --partitions 3",
     "kbroker pipeline validate examples/pipelines/archive.toml",

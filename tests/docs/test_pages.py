@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import configparser
 import re
-import shlex
 
 import pytest
 
-from kbroker.cli.main import kbroker
 from kbroker.web.metrics_table import METRICS
-from tests.docs.pages import ROOT, blocks_of, page_names
+from tests.docs.pages import ROOT, page_names
 from tools import configuration, metrics
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -58,16 +55,3 @@ def test_alerts_name_metrics_that_exist() -> None:
     named = set(METRIC.findall(alerts))
     assert len(named) > 5
     assert named <= {metric.name for metric in METRICS}
-
-
-def test_the_systemd_unit_uses_valid_options_of_serve() -> None:
-    (block,) = [block for block in blocks_of("docs/operations.md") if block.kind == "ini"]
-    unit = configparser.ConfigParser(interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read_string(block.text)
-    program, command, *arguments = shlex.split(unit["Service"]["ExecStart"])
-    assert program.endswith("/kbroker")
-    serve = kbroker.get_command(kbroker.make_context("kbroker", ["serve"]), command)
-    assert serve is not None
-    options = {name for parameter in serve.params for name in parameter.opts}
-    assert {argument for argument in arguments if argument.startswith("--")} <= options

@@ -19,11 +19,11 @@ TESTS_OF_SAMPLE = 13
 
 
 def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """In an environment that knows nothing of this project but what is installed."""
+    """Runs pytest in an environment that knows nothing of this project but kbroker."""
     temporary = directory / "temporary"
     temporary.mkdir(exist_ok=True)
     environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "200"}
-    for name in ("PYTEST_ADDOPTS", "PYTHONPATH", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         environment.pop(name, None)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
