@@ -68,7 +68,7 @@ types: install-test ## mypy, strict
 	$(BIN)/mypy
 
 bench: install-test install-spark compiled ## side by side with Apache Kafka (COMPILE=0: with the hot path interpreted)
-	$(BIN)/python -m tools.jars judge41 spark
+	$(BIN)/python -m tools.jars judge41 spark tables
 	$(if $(filter-out 0,$(COMPILE)),$(FAST)) $(BIN)/python -m benchmarks $(ARGS)
 
 lock: install-test ## renew the lock files in requirements/
