@@ -49,7 +49,7 @@ test: install-test install-spark compiled lint types ## everything: ruff, mypy, 
 shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)
 	$(BIN)/pytest tests compat_tests -n 2 --dist loadgroup -m "not jvm" --shuffle $(SEED) $(ARGS)
 
-# The suite kills three times; this takes a quarter of an hour.
+# The suite kills twice; this takes a quarter of an hour.
 kills: install-test install-spark ## kill -9 of a pipeline's driver and broker, twenty times (KBROKER_SEED=number)
 	$(BIN)/python -m tools.jars spark tables
 	KBROKER_KILLS=20 $(BIN)/pytest tests/pipeline/test_kills.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)

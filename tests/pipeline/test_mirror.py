@@ -12,16 +12,18 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions  # type: ignore[attr-defined]
+import trio
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from kbroker.errors import UserError
 from kbroker.pipeline.definition import AVAILABLE_NOW, read_pipeline
 from kbroker.pipeline.mirror_copies import ORIGIN_HEADER
 from kbroker.testing import Broker
+from tests.cluster.conftest import RunningCluster
 from tests.pipeline.committed_records import read_committed
 
 pytest.importorskip("pyspark", reason="needs pyspark")
@@ -31,8 +33,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "mirror.toml"
 # Recent, so that retention does not delete the records.
 FIRST_MS = int(time.time() - 3600) * 1000
 WAIT_S = 240.0
-# A JVM that runs for seconds spends most of them on compilation: with C1 alone it starts fastest.
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
 
 
 @pytest.fixture
@@ -41,7 +41,14 @@ def target() -> Iterator[Broker]:
         yield running
 
 
-def run_mirror(spark: Any, source: Broker, target: Broker, directory: Path, **options: Any) -> None:
+class Addressed(Protocol):
+    """A broker, or a cluster of brokers."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+def run_mirror(spark: Any, source: Addressed, target: Addressed, directory: Path, **options: Any) -> None:
     """Mirrors what is there now."""
     from kbroker.pipeline import mirror
 
@@ -57,7 +64,7 @@ def run_mirror(spark: Any, source: Broker, target: Broker, directory: Path, **op
     ).wait()
 
 
-def write(broker: Broker, topic: str, numbers: range, partitions: int = 2) -> None:
+def write(broker: Addressed, topic: str, numbers: range, partitions: int = 2) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
     for number in numbers:
         producer.produce(
@@ -71,7 +78,7 @@ def write(broker: Broker, topic: str, numbers: range, partitions: int = 2) -> No
     assert producer.flush(60) == 0
 
 
-def rows(broker: Broker, topic: str, partitions: int = 2) -> list[Any]:
+def rows(broker: Addressed, topic: str, partitions: int = 2) -> list[Any]:
     """Returns the records of a topic without their offsets and without the header of the mirror."""
     return [
         (
@@ -88,7 +95,7 @@ def rows(broker: Broker, topic: str, partitions: int = 2) -> list[Any]:
     ]
 
 
-def values(broker: Broker, topic: str, partitions: int = 2) -> list[int]:
+def values(broker: Addressed, topic: str, partitions: int = 2) -> list[int]:
     return sorted(int(row[2]) for row in rows(broker, topic, partitions))
 
 
@@ -186,6 +193,45 @@ def test_a_running_mirror_follows_new_topics_and_partitions(
     assert configs["cleanup.policy"].value == "compact"
 
 
+def commit(cluster: Addressed, offsets: list[int]) -> None:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "billing"})
+    positions = [confluent_kafka.TopicPartition("orders", index, offset) for index, offset in enumerate(offsets)]
+    consumer.commit(offsets=positions, asynchronous=False)
+    consumer.close()
+
+
+def committed(cluster: Addressed) -> list[int]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "billing"})
+    found = consumer.committed([confluent_kafka.TopicPartition("orders", index) for index in (0, 1)], WAIT_S)
+    consumer.close()
+    return [position.offset for position in found]
+
+
+@pytest.mark.slow
+async def test_a_cluster_of_three_is_mirrored_while_it_loses_a_broker(
+    spark: Any, three: RunningCluster, target: Broker, tmp_path: Path
+) -> None:
+    admin = AdminClient({"bootstrap.servers": three.bootstrap})
+    creation = admin.create_topics([NewTopic("orders", 2, 3)])["orders"]
+
+    def before_the_loss() -> None:
+        creation.result(WAIT_S)
+        write(three, "orders", range(40))
+        commit(three, [5, 6])
+        run_mirror(spark, three, target, tmp_path)
+
+    def after_the_loss() -> None:
+        write(three, "orders", range(40, 60))
+        run_mirror(spark, three, target, tmp_path)
+        assert values(target, "orders") == list(range(60))
+        assert rows(target, "orders") == rows(three, "orders")
+        assert committed(target) == [5, 6]
+
+    await trio.to_thread.run_sync(before_the_loss)
+    await three.brokers[1].kill()
+    await trio.to_thread.run_sync(after_the_loss)
+
+
 def test_a_cluster_is_not_mirrored_to_itself(spark: Any, broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Source and target are the same cluster"):
         run_mirror(spark, broker, broker, tmp_path)
@@ -233,7 +279,7 @@ def test_a_killed_driver_mirrors_each_record_once(
         output = tmp_path / f"{log}.log"
         with output.open("wb") as file:
             driver = subprocess.Popen(
-                [*command, ",".join(spark_jars), json.dumps({**spark_conf, **SHORT_LIVED})],
+                [*command, ",".join(spark_jars), json.dumps(dict(spark_conf))],
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
