@@ -81,7 +81,8 @@ def _start(spark: SparkSession, plan: MirrorPlan, *, name: str, location: str, t
     checkpoint.check_cluster(source_id)
     clusters.follow(with_configs=True)
     records = count_rows(records_to_copy(stream_topics(spark, plan.source), source_id, target_id))
-    sink = exactly_once_sink(TopicSink(plan.target.bootstrap, options=plan.target.options), checkpoint, query=MAIN)
+    target = TopicSink(plan.target.bootstrap, options=plan.target.options)
+    sink = exactly_once_sink(spark, target, checkpoint, query=MAIN)
 
     def write(frame: DataFrame, batch_id: int) -> None:
         # The records of this batch may be the first of a new topic or partition.

@@ -23,7 +23,7 @@ from kbroker.pipeline.problems import first_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["connector_package", "open_session", "require_java", "require_pyspark", "zip_sources"]
+__all__ = ["connector_package", "open_session", "require_classic", "require_java", "require_pyspark", "zip_sources"]
 
 SCALA: Final = "2.13"  # of Spark 4
 SUPPORTED: Final = re.compile(r"4\.\d")
@@ -127,8 +127,7 @@ def open_session(
     from pyspark.sql import SparkSession
 
     if master.startswith("sc://"):  # Spark Connect: jars and confs belong to its server
-        session: SparkSession = SparkSession.builder.appName(name).remote(master).getOrCreate()
-        return session
+        return _start(SparkSession.builder.appName(name).remote(master))
     require_java()
     if master.startswith("local"):
         # Spark would start the first python3 on the PATH, which may lack kbroker's dependencies.
@@ -145,6 +144,12 @@ def open_session(
     if not master.startswith("local["):
         _ship_sources(session, directory)
     return session
+
+
+def require_classic(session: SparkSession, what: str) -> None:
+    """Raises UserError if the session is one of Spark Connect, whose server runs the code of a batch."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise UserError(f"{what} does not run on Spark Connect. Use another --master, or delivery = 'at-least-once'")
 
 
 def _settings(

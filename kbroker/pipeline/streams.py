@@ -10,9 +10,10 @@ from kbroker.errors import UserError
 from kbroker.pipeline.definition import AT_LEAST_ONCE, AVAILABLE_NOW, DeadLetters, TopicSink
 from kbroker.pipeline.exactly_once import ExactlyOnceSink
 from kbroker.pipeline.ownership import PipelineCheckpoint, claim_table
+from kbroker.pipeline.session import require_classic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 __all__ = ["MAIN", "begin_stream", "record_columns", "write_dead_letters", "write_topic"]
@@ -80,11 +81,14 @@ def write_topic(
     if sink.delivery == AT_LEAST_ONCE:
         options = {**sink.options, "kafka.bootstrap.servers": sink.bootstrap}
         return writer.format("kafka").options(**options).start()
-    return writer.foreachBatch(exactly_once_sink(sink, checkpoint, query=query).write_batch).start()
+    return writer.foreachBatch(exactly_once_sink(frame.sparkSession, sink, checkpoint, query=query).write_batch).start()
 
 
-def exactly_once_sink(sink: TopicSink, checkpoint: PipelineCheckpoint, *, query: str) -> ExactlyOnceSink:
+def exactly_once_sink(
+    spark: SparkSession, sink: TopicSink, checkpoint: PipelineCheckpoint, *, query: str
+) -> ExactlyOnceSink:
     """Returns the sink of a query. Closes the one that an earlier run of the query in this process has left."""
+    require_classic(spark, "The exactly-once sink")
     directory = checkpoint.directory_of(f"{DECISIONS}-{query}")
     if directory in _SINKS:
         _SINKS.pop(directory).close()
