@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def start_spark(jars: Iterable[str | Path], directory: Path, more: Mapping[str, 
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for the tasks of kbroker's sink
     settings = {
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.ui.enabled": "false",
