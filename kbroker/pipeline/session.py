@@ -28,6 +28,8 @@ __all__ = ["connector_package", "open_session", "require_classic", "require_java
 SCALA: Final = "2.13"  # of Spark 4
 SUPPORTED: Final = re.compile(r"4\.\d")
 LOCAL: Final = "local[*]"
+# Spark's default, 200, is for clusters: on one machine each batch with a window would write 200 small files of state.
+LOCAL_SHUFFLE: Final = ("spark.sql.shuffle.partitions", "8")
 
 # Formats of tables and values -> the package of each, and the conf that it needs. {} is the version of Spark.
 FORMAT_PACKAGES: Final = {
@@ -129,10 +131,12 @@ def open_session(
     if master.startswith("sc://"):  # Spark Connect: jars and confs belong to its server
         return _start(SparkSession.builder.appName(name).remote(master))
     require_java()
+    chosen = dict(conf or {})
     if master.startswith("local"):
         # Spark would start the first python3 on the PATH, which may lack kbroker's dependencies.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = _settings(version, [str(jar) for jar in jars], [*packages], [*formats], {**(conf or {})})
+        chosen.setdefault(*LOCAL_SHUFFLE)
+    settings = _settings(version, [str(jar) for jar in jars], [*packages], [*formats], chosen)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import command, spark, spark_scene
 from benchmarks.broker_process import Broker
 from benchmarks.figures import Figures
-from benchmarks.growth import GROWTH_CHART, Point, draw_growth
+from benchmarks.growth import Point, draw_growth
 from benchmarks.results import Results
 from benchmarks.spark import RECORDS, ROWS, run_spark
 from benchmarks.spark_scene import Row, Scene, on_both, timed
@@ -74,11 +74,6 @@ def test_the_chart_of_growth_has_a_line_for_each_kind_and_each_side() -> None:
     lines = [element.get("points") for element in ElementTree.fromstring(draw_growth(points)).iter(f"{SVG}polyline")]
     assert len(lines) == 4
     assert lines[0] == "60.0,187.0 360.0,84.0"
-
-
-def test_the_chart_of_growth_is_the_one_in_the_page() -> None:
-    assert GROWTH_CHART.is_file()
-    assert f"({GROWTH_CHART.name})" in (GROWTH_CHART.parent / "pipeline.md").read_text()
 
 
 def test_a_row_compares_its_two_works_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

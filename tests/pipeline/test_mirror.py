@@ -101,7 +101,8 @@ def values(broker: Addressed, topic: str, partitions: int = 2) -> list[int]:
 
 def test_records_arrive_as_they_were(spark: Any, broker: Broker, target: Broker, tmp_path: Path) -> None:
     broker.create_topic("orders", 2, retention_ms=-1)
-    broker.create_topic("other", 1)
+    broker.create_topic("no-orders", 1)
+    write(broker, "no-orders", range(1, 5), 1)
     write(broker, "orders", range(100))
     # An aborted transaction is not mirrored, and its marker makes the offsets of the two clusters differ.
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "aborting"})
@@ -115,7 +116,7 @@ def test_records_arrive_as_they_were(spark: Any, broker: Broker, target: Broker,
     assert len(rows(target, "orders")) == 120
     assert rows(target, "orders") == rows(broker, "orders")
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    assert "other" not in admin.list_topics(timeout=60).topics
+    assert "no-orders" not in admin.list_topics(timeout=60).topics
 
 
 def test_a_group_moves_over_and_back(spark: Any, broker: Broker, target: Broker, tmp_path: Path) -> None:
