@@ -52,11 +52,11 @@ def run_pipeline(
 
 
 def _try_to_stop(stop: Callable[[], None]) -> None:
-    """Stops a job or Spark. The JVM may be gone: systemd and `timeout` send SIGTERM to it too."""
+    """Stops a job or Spark. The JVM may have ended: systemd and `timeout` send SIGTERM to it too."""
     try:
         stop()
     except Exception as failure:
-        _LOG.debug("Spark is gone: %s", type(failure).__name__)
+        _LOG.debug("Spark has ended: %s", type(failure).__name__)
 
 
 async def watch_jobs(pipeline: Pipeline, jobs: Sequence[Job], metrics_listen: str | None) -> None:

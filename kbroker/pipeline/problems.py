@@ -41,7 +41,7 @@ _CAUSED: Final = re.compile(r"^Caused by: [\w.$]*?(\w+(?:Exception|Error)): (.*)
 
 
 def _text_of(failure: BaseException) -> str:
-    """Returns the text of a failure; the name of its type if the JVM, which has the text, is gone."""
+    """Returns the text of a failure; the name of its type if the JVM, which has the text, has ended."""
     try:
         return str(failure)
     except Exception:

@@ -150,10 +150,10 @@ def open_session(
     return session
 
 
-def require_classic(session: SparkSession, what: str) -> None:
+def require_classic(session: SparkSession, part: str) -> None:
     """Raises UserError if the session is one of Spark Connect, whose server runs the code of a batch."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
-        raise UserError(f"{what} does not run on Spark Connect. Use another --master, or delivery = 'at-least-once'")
+        raise UserError(f"{part} does not run on Spark Connect. Use another --master, or delivery = 'at-least-once'")
 
 
 def _settings(

@@ -69,7 +69,7 @@ class Drivers:
         try:
             while batches_ended(self.directory) < wanted and process.poll() is None:
                 assert time.monotonic() < deadline, (self.directory / "driver.log").read_text()[-4000:]
-                time.sleep(0.02)
+                time.sleep(0.05)
         except BaseException:
             self.kill(process)
             raise
