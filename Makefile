@@ -63,7 +63,7 @@ this-python: install-test compiled
 shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)
 	$(BIN)/pytest tests compat_tests -n 2 --dist loadgroup -m "not jvm" --shuffle $(SEED) $(ARGS)
 
-# The suite kills three times; this takes a quarter of an hour.
+# The suite kills twice; this takes a quarter of an hour.
 kills: install-test install-spark ## kill -9 of a pipeline's driver and broker, twenty times (KBROKER_SEED=number)
 	$(BIN)/python -m tools.jars spark tables
 	KBROKER_KILLS=20 $(BIN)/pytest tests/pipeline/test_kills.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
@@ -82,7 +82,7 @@ types: install-test ## mypy, strict
 	$(BIN)/mypy
 
 bench: install-test install-spark compiled ## side by side with Apache Kafka (COMPILE=0: with the hot path interpreted)
-	$(BIN)/python -m tools.jars judge41 spark
+	$(BIN)/python -m tools.jars judge41 spark tables
 	$(CHOSEN) $(BIN)/python -m benchmarks $(ARGS)
 
 wheel: install-test $(VENV)/.compile ## dist/: a compiled wheel for this Python, and the source distribution (COMPILE=0: pure Python)

@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ __all__ = [
     "JavaMissing",
     "StopFailed",
     "cpu_seconds",
+    "fresh_kbroker",
     "java_tools",
     "named_broker",
     "resident_mb",
@@ -111,6 +113,14 @@ def running_kbroker(data_dir: Path, *, collector_pauses: Path | None = None) -> 
     if process.returncode:
         tail = log.read_text(errors="replace")[-2000:]
         raise StopFailed(f"kbroker stopped with exit code {process.returncode}:\n{tail}")
+
+
+@contextmanager
+def fresh_kbroker() -> Iterator[tuple[Broker, Path]]:
+    """Runs `kbroker serve` in a temporary directory, and yields the broker and the directory."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kbroker-bench-")))
+        yield stack.enter_context(running_kbroker(directory / "data")), directory
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

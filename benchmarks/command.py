@@ -23,6 +23,7 @@ from benchmarks.broker_process import (
 from benchmarks.cleaner import run_cleaner
 from benchmarks.clients import run_clients
 from benchmarks.groups import run_groups, run_loading
+from benchmarks.growth import GROWTH_CHART, run_growth
 from benchmarks.results import Measure, Results, to_json
 from benchmarks.rounds import failure_of, log_progress
 from benchmarks.scale import run_scale
@@ -33,7 +34,7 @@ from tools.jars import FetchFailed, MavenMissing
 
 __all__ = ["main"]
 
-SECTIONS = ("wire", "cleaner", "groups", "clients", "spark", "scale", "protocol")
+SECTIONS = ("wire", "cleaner", "groups", "clients", "spark", "growth", "scale", "protocol")
 SIDE_BY_SIDE = {"wire", "cleaner", "groups", "clients", "spark"}
 README_CHART = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.svg"
 
@@ -49,6 +50,9 @@ def main(arguments: Sequence[str]) -> int:
             results.measures.append(Measure("start of both brokers", None, "", failure=failure))
     if "groups" in options.sections:
         run_loading(results, only=options.rows, quick=options.quick)
+    if "growth" in options.sections:
+        svg = None if options.rows or options.quick else GROWTH_CHART
+        run_growth(results, only=options.rows, rounds=options.rounds, quick=options.quick, svg=svg)
     if "scale" in options.sections:
         run_scale(results, only=options.rows, rounds=options.rounds, quick=options.quick)
     log_progress(f"Finished in {time.monotonic() - start:,.0f} s")

@@ -16,8 +16,15 @@ from benchmarks.figures import Figures
 
 __all__ = ["Comparison", "Measure", "Results", "to_json"]
 
-FIELDS = {"req/s": "requests_s", "msg/s": "messages_s", "MB/s": "mb_s", "s": "seconds"}
-LESS_IS_BETTER = frozenset({"s"})
+FIELDS = {
+    "req/s": "requests_s",
+    "msg/s": "messages_s",
+    "MB/s": "mb_s",
+    "s": "seconds",
+    "ms p50": "p50_ms",
+    "ms p99": "p99_ms",
+}
+LESS_IS_BETTER = frozenset({"s", "ms p50", "ms p99"})
 
 
 @dataclass(frozen=True, slots=True)

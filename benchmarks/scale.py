@@ -13,13 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.broker_process import Broker, resident_mb, running_kbroker
+from benchmarks.broker_process import Broker, fresh_kbroker, resident_mb, running_kbroker
 from benchmarks.connection import Address, Connection
 from benchmarks.figures import percentile_ms
 from benchmarks.load import Payload, produce, produce_at_rate, read_from_beginning
@@ -79,7 +79,7 @@ def measure_start(_: Sizes, rounds: int) -> Iterator[Measure]:
     """Measures time and memory of a start. The first start is not counted: it fills the system's caches."""
     seconds, resident = [], []
     for _round in range(rounds + 1):
-        with _fresh_kbroker() as (broker, _directory):
+        with fresh_kbroker() as (broker, _directory):
             seconds.append(broker.ready_seconds)
             time.sleep(0.5)  # includes work that kbroker defers until after the start
             resident.append(resident_mb(broker.pid))
@@ -133,7 +133,7 @@ def _in_turn(broker: Broker, wide: Topic, rounds: int, many: str) -> Iterator[Me
 def measure_connections(sizes: Sizes, rounds: int) -> Iterator[Measure]:
     allow_open_files(sizes.connections + 200)
     payload = make_payload(1, 200)
-    with _fresh_kbroker() as (broker, _):
+    with fresh_kbroker() as (broker, _):
         topic = create_topic(broker.address, b"crowd")
         p99_few, p99_many, growth = _p99_alternating(broker, topic, payload, sizes, rounds)
         verify(broker.address, topic)
@@ -160,7 +160,7 @@ def measure_cold_reads(sizes: Sizes, rounds: int) -> Iterator[Measure]:
     payload, stored_payload = make_payload(1, 200), make_payload(80, 200)
     seconds = sizes.requests / sizes.requests_s
     pairs, shares = [], []
-    with _fresh_kbroker() as (broker, directory), _other_process() as run_beside:
+    with fresh_kbroker() as (broker, directory), _other_process() as run_beside:
         topic = create_topic(broker.address, b"warm")
         cold = create_topic(broker.address, b"cold")
         batches = -(-sizes.cold_bytes // len(stored_payload.batches()[0]))
@@ -229,13 +229,6 @@ def cold_share(files: Iterable[Path], samples: int = 64) -> float:
         finally:
             os.close(fd)
     return cold / total if total else 0.0
-
-
-@contextmanager
-def _fresh_kbroker() -> Iterator[tuple[Broker, Path]]:
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kbroker-bench-")))
-        yield stack.enter_context(running_kbroker(directory / "data")), directory
 
 
 @contextmanager

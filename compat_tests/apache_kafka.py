@@ -123,7 +123,7 @@ def run_apache_kafka(tools: JavaTools, directory: Path, more_properties: str = "
     log = directory / "apache-kafka.log"
     options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")
     with running(tools.command("kafka.Kafka", [str(properties)], options), log) as process:
-        wait_until(lambda: _answers(port), process, log, timeout_s=60, name="Apache Kafka")
+        wait_until(lambda: _answers(port), process, log, name="Apache Kafka")
         yield f"127.0.0.1:{port}"
 
 

@@ -21,7 +21,7 @@ BROKERS = ["kbroker", "apache-kafka"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bootstrap", metavar="HOST:PORT", help="run the scenarios against this broker alone")
-    parser.addoption("--spark-kills", type=int, default=3, help="how often a Spark driver is killed and resumed")
+    parser.addoption("--spark-kills", type=int, help="how often a Spark driver is killed and resumed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 __all__ = ["StartFailed", "free_ports", "run_kbroker", "running", "wait_until"]
 
+START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
 READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
@@ -42,7 +43,12 @@ def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
 
 
 def wait_until(
-    is_ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, *, timeout_s: float, name: str
+    is_ready: Callable[[], bool],
+    process: subprocess.Popen[bytes],
+    log: Path,
+    *,
+    timeout_s: float = START_SECONDS,
+    name: str,
 ) -> None:
     """Polls a child process until it is ready. Raises StartFailed if the process ends or the timeout passes."""
     deadline = time.monotonic() + timeout_s
@@ -60,7 +66,7 @@ def run_kbroker(directory: Path, *arguments: str, port: int = 0) -> Iterator[tup
     log = directory / "kbroker.log"
     command = [sys.executable, "-m", "kbroker", "serve", "--listen", f"127.0.0.1:{port}", *arguments]
     with running(command, log) as process:
-        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, timeout_s=20, name="kbroker")
+        wait_until(lambda: READY.search(log.read_text()) is not None, process, log, name="kbroker")
         match = READY.search(log.read_text())
         assert match is not None
         yield match[1], process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,33 +13,44 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 
 from compat_tests.scenarios.groups import DEADLINE_S
 
-__all__ = ["SparkKafka", "add_partitions", "delete_records", "delete_topic", "numbers", "start_spark"]
+__all__ = [
+    "SHORT_LIVED_JVM",
+    "SparkKafka",
+    "add_partitions",
+    "delete_records",
+    "delete_topic",
+    "numbers",
+    "start_spark",
+]
 
 STREAM_S = 120
+# A JVM that runs for a minute spends most of it on compilation: with C1 alone it is fastest.
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 Options = Mapping[str, object]
 
 
-def start_spark(jars: Iterable[str | Path], directory: Path, *, cores: int = 2) -> Any:
-    """Returns a local Spark session with the Kafka connector, whose files are below `directory`."""
+def start_spark(jars: Iterable[str | Path], directory: Path, more: Mapping[str, str] | None = None) -> Any:
+    """Returns a local Spark session with the Kafka connector, whose files are below `directory`. `more`: confs."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for the tasks of kbroker's sink
     settings = {
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
-        # A JVM that runs for a minute spends most of it on compilation: with C1 alone it is fastest.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.local.dir": str(directory / "local"),
         "spark.log.level": "OFF",
+        **(more or {}),
     }
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("kbroker compat")
+    builder = SparkSession.builder.master("local[2]").appName("kbroker compat")
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
@@ -81,14 +93,14 @@ class SparkKafka:
     def rows_of(self, query: Any) -> Any:
         return self.session.table(query.name)
 
-    def start_files(self, frame: Any, **trigger: Any) -> Any:
-        """Starts a stream into Parquet files, from its checkpoint on; `files` reads them."""
+    def start_files(self, frame: Any, *, table_format: str = "parquet", **trigger: Any) -> Any:
+        """Starts a stream into files, from its checkpoint on; `files` reads them."""
         sink = {"path": str(self._directory / "files"), "checkpointLocation": str(self.checkpoint)}
         selected = frame.select("topic", "partition", "offset", "value")
-        return selected.writeStream.format("parquet").options(**sink).trigger(**trigger).start()
+        return selected.writeStream.format(table_format).options(**sink).trigger(**trigger).start()
 
-    def files(self) -> Any:
-        return self.session.read.parquet(str(self._directory / "files"))
+    def files(self, table_format: str = "parquet") -> Any:
+        return self.session.read.format(table_format).load(str(self._directory / "files"))
 
     def copy_to_files(self, options: Options) -> Any:
         """Runs a stream into Parquet files until it has read what is in the topics now; returns the ended query."""

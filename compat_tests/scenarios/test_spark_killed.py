@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.scenarios.groups import create_topic, produce_numbers
+from compat_tests.scenarios.spark_driver import TABLES
 
 DEADLINE_S = 120.0
 RECORDS_BETWEEN_KILLS = 70
@@ -52,18 +53,25 @@ def entries(logs: list[Path]) -> int:
 
 
 @pytest.mark.slow
-def test_a_killed_driver_loses_nothing_and_writes_each_record_once_into_files(
-    bootstrap: str, topic: str, spark_connector_jars: list[Path], tmp_path: Path, pytestconfig: pytest.Config
+def test_a_killed_driver_loses_nothing_and_writes_each_record_once_into_tables(
+    bootstrap: str,
+    broker_name: str,
+    topic: str,
+    spark_connector_jars: list[Path],
+    table_jars: list[Path],
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
 ) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark")
-    kills: int = pytestconfig.getoption("--spark-kills")
+    kills: int = pytestconfig.getoption("--spark-kills") or (1 if broker_name == "apache-kafka" else 2)
     seed = random.randrange(2**32)
     print("seed", seed)  # Shown if the test fails.
     choice = random.Random(seed)
     for name in (topic, f"{topic}-copy"):
         create_topic(bootstrap, name, PARTITIONS)
-    queries = [tmp_path / "to-files" / "checkpoint", tmp_path / "to-topic" / "checkpoint"]
-    arguments = [bootstrap, topic, f"{topic}-copy", str(tmp_path), ",".join(map(str, spark_connector_jars))]
+    queries = [tmp_path / f"to-{name}" / "checkpoint" for name in (*TABLES, "topic")]
+    jars = ",".join(map(str, [*spark_connector_jars, *table_jars]))
+    arguments = [bootstrap, topic, f"{topic}-copy", str(tmp_path), jars]
     written = 0
     for number in range(kills):
         produce_numbers(bootstrap, topic, range(written, written + RECORDS_BETWEEN_KILLS), PARTITIONS)
@@ -84,6 +92,7 @@ def test_a_killed_driver_loses_nothing_and_writes_each_record_once_into_files(
         if last.process.poll() is None:
             last.kill()
     copies = json.loads((tmp_path / "copies.json").read_text())
-    assert copies["files"] == list(range(written))
+    for kind in TABLES:
+        assert copies[kind] == list(range(written)), kind
     # Spark's own sink writes at least once: a batch that was killed is written again.
     assert sorted(set(copies["topic"])) == list(range(written))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["progress_line", "run_pipeline"]
 
+_LOG: Final = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.5
 MAX_TOPICS: Final = 5
 
@@ -39,12 +41,22 @@ def run_pipeline(
         try:
             trio.run(watch_jobs, pipeline, jobs, metrics_listen)
         except BaseExceptionGroup as group:
-            raise lone_failure(group) from group
+            failure = lone_failure(group)
+            is_of_spark = type(failure).__module__.startswith(("py4j.", "pyspark."))
+            raise problem_of(failure) if is_of_spark else failure from group
         finally:
             for job in jobs:
-                job.stop()
+                _try_to_stop(job.stop)
     finally:
-        session.stop()
+        _try_to_stop(session.stop)
+
+
+def _try_to_stop(stop: Callable[[], None]) -> None:
+    """Stops a job or Spark. The JVM may have ended: systemd and `timeout` send SIGTERM to it too."""
+    try:
+        stop()
+    except Exception as failure:
+        _LOG.debug("Spark has ended: %s", type(failure).__name__)
 
 
 async def watch_jobs(pipeline: Pipeline, jobs: Sequence[Job], metrics_listen: str | None) -> None:

@@ -30,7 +30,7 @@ from kbroker.pipeline.jobs import Job, StreamJob
 from kbroker.pipeline.mirror_copies import ORIGIN_HEADER
 from kbroker.pipeline.ownership import claim_checkpoint
 from kbroker.pipeline.problems import first_line
-from kbroker.pipeline.streams import MAIN, begin_stream
+from kbroker.pipeline.streams import MAIN, begin_stream, each_batch
 from kbroker.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _start(
             [AuditCount(row["hop"], instance, row["topic"], row["start"], plan.window_ms, row["count"]) for row in rows]
         )
 
-    query = begin_stream(counted, checkpoint, query=MAIN, trigger=trigger).foreachBatch(publish).start()
+    query = begin_stream(counted, checkpoint, query=MAIN, trigger=trigger).foreachBatch(each_batch(publish)).start()
 
     def report() -> None:
         # Records that the audit has not counted yet would look like lost records.

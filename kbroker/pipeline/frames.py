@@ -34,7 +34,8 @@ def topic_options(source: TopicsToRead) -> dict[str, str]:
         "kafka.isolation.level": "read_committed",
     }
     if source.pattern is not None:
-        options["subscribePattern"] = source.pattern
+        # Spark searches the pattern anywhere in a name: "orders" would read "orders-bad" too.
+        options["subscribePattern"] = f"^(?:{source.pattern})$"
     else:
         options["subscribe"] = ",".join(source.topics)
     if source.max_records_per_batch is not None:

@@ -25,7 +25,7 @@ from kbroker.pipeline.mirror_file import DEFAULT_GROUPS, GroupsToMove, MirrorPla
 from kbroker.pipeline.mirror_groups import GroupMover, MovedOffset, Side
 from kbroker.pipeline.mirror_topics import TopicChange, follow_topics
 from kbroker.pipeline.ownership import claim_checkpoint
-from kbroker.pipeline.streams import HEADERS, MAIN, begin_stream, exactly_once_sink
+from kbroker.pipeline.streams import HEADERS, MAIN, begin_stream, each_batch, exactly_once_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,14 +81,15 @@ def _start(spark: SparkSession, plan: MirrorPlan, *, name: str, location: str, t
     checkpoint.check_cluster(source_id)
     clusters.follow(with_configs=True)
     records = count_rows(records_to_copy(stream_topics(spark, plan.source), source_id, target_id))
-    sink = exactly_once_sink(TopicSink(plan.target.bootstrap, options=plan.target.options), checkpoint, query=MAIN)
+    target = TopicSink(plan.target.bootstrap, options=plan.target.options)
+    sink = exactly_once_sink(spark, target, checkpoint, query=MAIN)
 
     def write(frame: DataFrame, batch_id: int) -> None:
         # The records of this batch may be the first of a new topic or partition.
         clusters.follow(with_configs=False)
         sink.write_batch(frame, batch_id)
 
-    query = begin_stream(records, checkpoint, query=MAIN, trigger=trigger).foreachBatch(write).start()
+    query = begin_stream(records, checkpoint, query=MAIN, trigger=trigger).foreachBatch(each_batch(write)).start()
     return AccompaniedJob(StreamJob(query, name), clusters.follow_all, interval_s=plan.interval_s)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from kbroker.errors import UserError
 
-__all__ = ["first_line", "problem_of"]
+__all__ = ["batch_problem", "first_line", "problem_of"]
 
 RESUMES: Final = "Run the pipeline again: it resumes from its checkpoint"
 
@@ -33,22 +33,44 @@ _KNOWN: Final = (
         "Spark has no package for '{}'. Add it to [spark] packages",
     ),
 )
+# Spark takes a failure of a batch for the stop of its query if the text has these words.
+INTERRUPTED: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException"
+_INTERRUPTION: Final = re.compile(r"Interrupted(?:IO)?Exception|ClosedByInterruptException|cancelled job group")
 _RAISED: Final = re.compile(r"^(\w+Error): (.+)$", re.MULTILINE)
 _CAUSED: Final = re.compile(r"^Caused by: [\w.$]*?(\w+(?:Exception|Error)): (.*)$", re.MULTILINE)
 
 
+def _text_of(failure: BaseException) -> str:
+    """Returns the text of a failure; the name of its type if the JVM, which has the text, has ended."""
+    try:
+        return str(failure)
+    except Exception:
+        return type(failure).__name__
+
+
 def first_line(failure: BaseException) -> str:
     """Returns the first line of an error, without the state code and the JVM's stack."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    lines = [line.strip() for line in _text_of(failure).splitlines() if line.strip()]
     text = lines[0] if lines else type(failure).__name__
     return re.sub(r"\s*;?\s*SQLSTATE: \w+.*$", "", text)
+
+
+def batch_problem(failure: Exception) -> Exception:
+    """Returns a failure with a short text, for a function that Spark calls with each batch.
+
+    Spark searches the text by a regular expression that overflows the stack of the JVM if the text is long, as one of
+    py4j with the stack of the JVM is: then the stop of a query would not be clean.
+    """
+    if _INTERRUPTION.search(_text_of(failure)):
+        return RuntimeError(INTERRUPTED)
+    return problem_of(failure)
 
 
 def problem_of(failure: BaseException) -> UserError:
     """Returns the error that the user sees."""
     if isinstance(failure, UserError):
         return failure
-    text = str(failure)
+    text = _text_of(failure)
     for pattern, advice in _KNOWN:
         found = re.search(pattern, text, re.MULTILINE)
         if found is not None:

@@ -233,7 +233,7 @@ class ReplayRun:
     def _writer(self) -> Any:
         sink = self._job.sink
         if sink.delivery != AT_LEAST_ONCE:
-            return exactly_once_sink(sink, self._checkpoint, query=MAIN).write_batch
+            return exactly_once_sink(self._table.sparkSession, sink, self._checkpoint, query=MAIN).write_batch
         options = {**sink.options, "kafka.bootstrap.servers": sink.bootstrap}
 
         def write(frame: DataFrame, _number: int) -> None:

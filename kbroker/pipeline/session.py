@@ -23,11 +23,13 @@ from kbroker.pipeline.problems import first_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["connector_package", "open_session", "require_java", "require_pyspark", "zip_sources"]
+__all__ = ["connector_package", "open_session", "require_classic", "require_java", "require_pyspark", "zip_sources"]
 
 SCALA: Final = "2.13"  # of Spark 4
 SUPPORTED: Final = re.compile(r"4\.\d")
 LOCAL: Final = "local[*]"
+# Spark's default, 200, is for clusters: on one machine each batch with a window would write 200 small files of state.
+LOCAL_SHUFFLE: Final = ("spark.sql.shuffle.partitions", "8")
 
 # Formats of tables and values -> the package of each, and the conf that it needs. {} is the version of Spark.
 FORMAT_PACKAGES: Final = {
@@ -127,13 +129,14 @@ def open_session(
     from pyspark.sql import SparkSession
 
     if master.startswith("sc://"):  # Spark Connect: jars and confs belong to its server
-        session: SparkSession = SparkSession.builder.appName(name).remote(master).getOrCreate()
-        return session
+        return _start(SparkSession.builder.appName(name).remote(master))
     require_java()
+    chosen = dict(conf or {})
     if master.startswith("local"):
         # Spark would start the first python3 on the PATH, which may lack kbroker's dependencies.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = _settings(version, [str(jar) for jar in jars], [*packages], [*formats], {**(conf or {})})
+        chosen.setdefault(*LOCAL_SHUFFLE)
+    settings = _settings(version, [str(jar) for jar in jars], [*packages], [*formats], chosen)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -145,6 +148,12 @@ def open_session(
     if not master.startswith("local["):
         _ship_sources(session, directory)
     return session
+
+
+def require_classic(session: SparkSession, part: str) -> None:
+    """Raises UserError if the session is one of Spark Connect, whose server runs the code of a batch."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise UserError(f"{part} does not run on Spark Connect. Use another --master, or delivery = 'at-least-once'")
 
 
 def _settings(

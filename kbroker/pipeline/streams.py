@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions
@@ -10,12 +11,14 @@ from kbroker.errors import UserError
 from kbroker.pipeline.definition import AT_LEAST_ONCE, AVAILABLE_NOW, DeadLetters, TopicSink
 from kbroker.pipeline.exactly_once import ExactlyOnceSink
 from kbroker.pipeline.ownership import PipelineCheckpoint, claim_table
+from kbroker.pipeline.problems import batch_problem
+from kbroker.pipeline.session import require_classic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-__all__ = ["MAIN", "begin_stream", "record_columns", "write_dead_letters", "write_topic"]
+__all__ = ["MAIN", "begin_stream", "each_batch", "record_columns", "write_dead_letters", "write_topic"]
 
 MAIN: Final = "main"
 DEAD_LETTERS: Final = "dead-letters"
@@ -23,6 +26,21 @@ DECISIONS: Final = "decisions"
 HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 _SINKS: Final[dict[str, ExactlyOnceSink]] = {}
+
+
+BatchFunction = Callable[["DataFrame", int], None]
+
+
+def each_batch(write: BatchFunction) -> BatchFunction:
+    """Returns the function for `foreachBatch`: like `write`, but its failures have a short text."""
+
+    def write_batch(frame: DataFrame, batch_id: int) -> None:
+        try:
+            write(frame, batch_id)
+        except Exception as failure:
+            raise batch_problem(failure) from None
+
+    return write_batch
 
 
 def begin_stream(frame: DataFrame, checkpoint: PipelineCheckpoint, *, query: str, trigger: str) -> DataStreamWriter:
@@ -80,11 +98,15 @@ def write_topic(
     if sink.delivery == AT_LEAST_ONCE:
         options = {**sink.options, "kafka.bootstrap.servers": sink.bootstrap}
         return writer.format("kafka").options(**options).start()
-    return writer.foreachBatch(exactly_once_sink(sink, checkpoint, query=query).write_batch).start()
+    opened = exactly_once_sink(frame.sparkSession, sink, checkpoint, query=query)
+    return writer.foreachBatch(each_batch(opened.write_batch)).start()
 
 
-def exactly_once_sink(sink: TopicSink, checkpoint: PipelineCheckpoint, *, query: str) -> ExactlyOnceSink:
+def exactly_once_sink(
+    spark: SparkSession, sink: TopicSink, checkpoint: PipelineCheckpoint, *, query: str
+) -> ExactlyOnceSink:
     """Returns the sink of a query. Closes the one that an earlier run of the query in this process has left."""
+    require_classic(spark, "The exactly-once sink")
     directory = checkpoint.directory_of(f"{DECISIONS}-{query}")
     if directory in _SINKS:
         _SINKS.pop(directory).close()

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from compat_tests.scenarios.spark_kafka import SHORT_LIVED_JVM
 from kbroker.testing import Broker
+from tests.cluster.conftest import three, zookeeper
+
+__all__ = ["three", "zookeeper"]
 
 # Versions that Spark itself brings: older ones in spark.jars would be loaded beside them.
 NOT_FOR_SPARK = ("hadoop-client", "scala-library", "scala-parallel", "slf4j-api", "snappy-java", "lz4-java", "jsr305")
@@ -54,7 +58,7 @@ def spark_conf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
+        "spark.driver.extraJavaOptions": f"{SHORT_LIVED_JVM} -Dderby.system.home={directory}",
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from compat_tests.scenarios.spark_kafka import SHORT_LIVED_JVM
 from kbroker.pipeline import archive, transform
 from kbroker.pipeline.session import open_session
 
@@ -18,6 +19,7 @@ def main(bootstrap: str, directory: str, jars: str, trigger: str, batch_size: st
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
         "spark.sql.shuffle.partitions": "2",
         "spark.local.dir": f"{directory}/local",
         "spark.log.level": "OFF",

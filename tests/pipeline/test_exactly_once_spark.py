@@ -1,10 +1,8 @@
-"""The exactly-once sink on Spark: streams through foreachBatch, batches through df.write, failing tasks, executors."""
+"""The exactly-once sink on Spark: streams through foreachBatch, batches through df.write, failing drivers."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,60 +118,3 @@ def test_a_failed_job_of_the_data_source_leaves_nothing(spark: Any, broker: Brok
         frame.write.format("kbroker").mode("append").options(**options).save()
     # Nothing is committed and nothing stays open: the last stable offset is the end of the log.
     assert read_committed(broker.bootstrap, "out", partitions=PARTITIONS) == []
-
-
-CLUSTER_JOB = '''
-import sys
-from pathlib import Path
-
-from kbroker.pipeline.exactly_once import ExactlyOnceSink
-from kbroker.pipeline.segments import read_segments
-from kbroker.pipeline.session import open_session
-
-
-def die_once(batches):
-    """Kills the Python worker of the first attempt of task 1 after it has passed rows on: the executor lives."""
-    import os
-    import signal
-
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    for batch in batches:
-        yield batch
-        if context.partitionId() == 1 and context.attemptNumber() == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    bootstrap, directory, conf = sys.argv[1], Path(sys.argv[2]), dict(item.split("=", 1) for item in sys.argv[3:])
-    jars = conf.pop("jars").split(",")
-    spark = open_session("cluster", master="local-cluster[2,1,1024]", jars=jars, conf=conf, directory=directory)
-    frame = read_segments(spark, str(directory / "data"), topics="in").select("key", "value")
-    frame = frame.mapInArrow(die_once, "key binary, value binary")
-    sink = ExactlyOnceSink(bootstrap, "cluster", directory / "sink", {"topic": "out"})
-    sink.write_batch(frame, 0)
-    spark.stop()
-'''
-
-
-@pytest.mark.slow
-def test_executors_read_segments_and_write_once_and_a_killed_worker_is_replaced(
-    spark_jars: list[str], spark_conf: Mapping[str, str], tmp_path: Path
-) -> None:
-    from confluent_kafka import Producer
-
-    with Broker(topics={"out": PARTITIONS}, data_dir=tmp_path / "data") as broker:
-        broker.create_topic("in", 1, segment_bytes=80_000)
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 2000})
-        for number in range(4000):
-            producer.produce("in", key=str(number), value=str(number))
-        assert producer.flush(60) == 0
-        script = tmp_path / "job.py"
-        script.write_text(CLUSTER_JOB)
-        conf = [f"{name}={value}" for name, value in spark_conf.items()]
-        command = [sys.executable, str(script), broker.bootstrap, str(tmp_path), f"jars={','.join(spark_jars)}", *conf]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
-        assert ended.returncode == 0, ended.stderr[-20000:]
-        expected = sorted(str(number) for number in range(4000))
-        assert values_of(broker.bootstrap, "out", partitions=PARTITIONS) == expected

@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
+from compat_tests.scenarios.spark_kafka import SHORT_LIVED_JVM
 from kbroker.pipeline.definition import AVAILABLE_NOW, KINDS, read_pipeline
 from kbroker.testing import Broker
 from tests.pipeline.topics import read_all
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM}
 EXAMPLES = sorted((ROOT / "examples" / "pipelines").glob("*.toml"))
 
 
@@ -49,9 +51,8 @@ class Scene:
         return [sys.executable, "-m", "kbroker", "pipeline", name, str(self.directory / file), *spark, *options]
 
     def call(self, name: str, file: str, *options: str) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         result = subprocess.run(
-            self.command(name, file, *options), env=environment, capture_output=True, text=True, check=False
+            self.command(name, file, *options), env=ENVIRONMENT, capture_output=True, text=True, check=False
         )
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
@@ -78,7 +79,9 @@ def test_an_archive_runs_once_until_sigterm_and_shows_its_status(
     assert sum(status["offsets"]["orders"].values()) == 100
 
     command = scene.command("run", "archive.toml", "--metrics-listen", "127.0.0.1:0")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             metrics = read_metrics_after_a_batch(process)
             process.send_signal(signal.SIGTERM)

@@ -12,16 +12,18 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions  # type: ignore[attr-defined]
+import trio
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from kbroker.errors import UserError
 from kbroker.pipeline.definition import AVAILABLE_NOW, read_pipeline
 from kbroker.pipeline.mirror_copies import ORIGIN_HEADER
 from kbroker.testing import Broker
+from tests.cluster.conftest import RunningCluster
 from tests.pipeline.committed_records import read_committed
 
 pytest.importorskip("pyspark", reason="needs pyspark")
@@ -31,8 +33,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "mirror.toml"
 # Recent, so that retention does not delete the records.
 FIRST_MS = int(time.time() - 3600) * 1000
 WAIT_S = 240.0
-# A JVM that runs for seconds spends most of them on compilation: with C1 alone it starts fastest.
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
 
 
 @pytest.fixture
@@ -41,7 +41,14 @@ def target() -> Iterator[Broker]:
         yield running
 
 
-def run_mirror(spark: Any, source: Broker, target: Broker, directory: Path, **options: Any) -> None:
+class Addressed(Protocol):
+    """A broker, or a cluster of brokers."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+def run_mirror(spark: Any, source: Addressed, target: Addressed, directory: Path, **options: Any) -> None:
     """Mirrors what is there now."""
     from kbroker.pipeline import mirror
 
@@ -57,7 +64,7 @@ def run_mirror(spark: Any, source: Broker, target: Broker, directory: Path, **op
     ).wait()
 
 
-def write(broker: Broker, topic: str, numbers: range, partitions: int = 2) -> None:
+def write(broker: Addressed, topic: str, numbers: range, partitions: int = 2) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
     for number in numbers:
         producer.produce(
@@ -71,7 +78,7 @@ def write(broker: Broker, topic: str, numbers: range, partitions: int = 2) -> No
     assert producer.flush(60) == 0
 
 
-def rows(broker: Broker, topic: str, partitions: int = 2) -> list[Any]:
+def rows(broker: Addressed, topic: str, partitions: int = 2) -> list[Any]:
     """Returns the records of a topic without their offsets and without the header of the mirror."""
     return [
         (
@@ -88,13 +95,14 @@ def rows(broker: Broker, topic: str, partitions: int = 2) -> list[Any]:
     ]
 
 
-def values(broker: Broker, topic: str, partitions: int = 2) -> list[int]:
+def values(broker: Addressed, topic: str, partitions: int = 2) -> list[int]:
     return sorted(int(row[2]) for row in rows(broker, topic, partitions))
 
 
 def test_records_arrive_as_they_were(spark: Any, broker: Broker, target: Broker, tmp_path: Path) -> None:
     broker.create_topic("orders", 2, retention_ms=-1)
-    broker.create_topic("other", 1)
+    broker.create_topic("no-orders", 1)
+    write(broker, "no-orders", range(1, 5), 1)
     write(broker, "orders", range(100))
     # An aborted transaction is not mirrored, and its marker makes the offsets of the two clusters differ.
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "aborting"})
@@ -108,7 +116,7 @@ def test_records_arrive_as_they_were(spark: Any, broker: Broker, target: Broker,
     assert len(rows(target, "orders")) == 120
     assert rows(target, "orders") == rows(broker, "orders")
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    assert "other" not in admin.list_topics(timeout=60).topics
+    assert "no-orders" not in admin.list_topics(timeout=60).topics
 
 
 def test_a_group_moves_over_and_back(spark: Any, broker: Broker, target: Broker, tmp_path: Path) -> None:
@@ -186,6 +194,45 @@ def test_a_running_mirror_follows_new_topics_and_partitions(
     assert configs["cleanup.policy"].value == "compact"
 
 
+def commit(cluster: Addressed, offsets: list[int]) -> None:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "billing"})
+    positions = [confluent_kafka.TopicPartition("orders", index, offset) for index, offset in enumerate(offsets)]
+    consumer.commit(offsets=positions, asynchronous=False)
+    consumer.close()
+
+
+def committed(cluster: Addressed) -> list[int]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "billing"})
+    found = consumer.committed([confluent_kafka.TopicPartition("orders", index) for index in (0, 1)], WAIT_S)
+    consumer.close()
+    return [position.offset for position in found]
+
+
+@pytest.mark.slow
+async def test_a_cluster_of_three_is_mirrored_while_it_loses_a_broker(
+    spark: Any, three: RunningCluster, target: Broker, tmp_path: Path
+) -> None:
+    admin = AdminClient({"bootstrap.servers": three.bootstrap})
+    creation = admin.create_topics([NewTopic("orders", 2, 3)])["orders"]
+
+    def before_the_loss() -> None:
+        creation.result(WAIT_S)
+        write(three, "orders", range(40))
+        commit(three, [5, 6])
+        run_mirror(spark, three, target, tmp_path)
+
+    def after_the_loss() -> None:
+        write(three, "orders", range(40, 60))
+        run_mirror(spark, three, target, tmp_path)
+        assert values(target, "orders") == list(range(60))
+        assert rows(target, "orders") == rows(three, "orders")
+        assert committed(target) == [5, 6]
+
+    await trio.to_thread.run_sync(before_the_loss)
+    await three.brokers[1].kill()
+    await trio.to_thread.run_sync(after_the_loss)
+
+
 def test_a_cluster_is_not_mirrored_to_itself(spark: Any, broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Source and target are the same cluster"):
         run_mirror(spark, broker, broker, tmp_path)
@@ -206,10 +253,6 @@ def test_the_example_runs(spark: Any, broker: Broker, target: Broker, tmp_path: 
         assert values(target, topic) == list(range(1, 10))
 
 
-def committed_batches(checkpoint: Path, log: str) -> int:
-    return sum(1 for entry in (checkpoint / log).glob("[0-9]*"))
-
-
 @pytest.mark.slow
 def test_a_killed_driver_mirrors_each_record_once(
     spark: Any,
@@ -223,35 +266,32 @@ def test_a_killed_driver_mirrors_each_record_once(
     text = text.replace("127.0.0.1:9192", target.bootstrap).replace("[target]", "max_records_per_batch = 10\n[target]")
     (tmp_path / "mirror.toml").write_text(text)
     broker.create_topic("orders", 2)
-    checkpoint = tmp_path / "state" / "mirror" / "main"
+    write(broker, "orders", range(80))
+    begun = tmp_path / "state" / "mirror" / "main" / "offsets"
+    output = tmp_path / "driver.log"
     command = [sys.executable, "-m", "tests.pipeline.mirror_driver", str(tmp_path / "mirror.toml")]
-    written = 0
-    for log in ("offsets", "commits"):
-        write(broker, "orders", range(written, written + 80))
-        written += 80
-        wanted = committed_batches(checkpoint, log) + 2
-        output = tmp_path / f"{log}.log"
-        with output.open("wb") as file:
-            driver = subprocess.Popen(
-                [*command, ",".join(spark_jars), json.dumps({**spark_conf, **SHORT_LIVED})],
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
-        try:
-            deadline = time.monotonic() + WAIT_S
-            while committed_batches(checkpoint, log) < wanted:
-                assert driver.poll() is None, output.read_text()[-3000:]
-                assert time.monotonic() < deadline, output.read_text()[-3000:]
-                time.sleep(0.002)
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-        # pytest ends a test that hangs; this one has just made progress.
-        faulthandler.dump_traceback_later(WAIT_S, exit=True, file=sys.__stderr__ or 2)
+    with output.open("wb") as file:
+        driver = subprocess.Popen(
+            [*command, ",".join(spark_jars), json.dumps(dict(spark_conf))],
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while len(list(begun.glob("[0-9]*"))) < 3:  # Spark writes the offsets of a batch before its records.
+            assert driver.poll() is None, output.read_text()[-3000:]
+            assert time.monotonic() < deadline, output.read_text()[-3000:]
+            time.sleep(0.002)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    # pytest ends a test that hangs; this one has just made progress.
+    faulthandler.dump_traceback_later(WAIT_S, exit=True, file=sys.__stderr__ or 2)
+    write(broker, "orders", range(80, 120))
     pipeline = read_pipeline(tmp_path / "mirror.toml")
     run_mirror_file(spark, replace(pipeline, trigger=AVAILABLE_NOW))
-    assert values(target, "orders") == list(range(written))
+    assert values(target, "orders") == list(range(120))
     assert rows(target, "orders") == rows(broker, "orders")
 
 

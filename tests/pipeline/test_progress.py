@@ -12,7 +12,7 @@ from kbroker.cli.pipeline_metrics import PipelineMetrics
 from kbroker.cli.pipeline_run import progress_line
 from kbroker.errors import UserError
 from kbroker.pipeline.checkpoint_status import lag_by_topic, read_status
-from kbroker.pipeline.problems import problem_of
+from kbroker.pipeline.problems import INTERRUPTED, batch_problem, problem_of
 from kbroker.pipeline.progress import Progress, progress_of
 
 BAD_VALUE = "The value at offset 3 of partition 0 of topic orders is not JSON of the schema. Set values.dead_letters"
@@ -116,3 +116,21 @@ def test_a_failure_of_spark_becomes_one_line(text: str, line: str) -> None:
     assert shown.startswith(line)
     assert "\n" not in shown
     assert "SQLSTATE" not in shown
+
+
+def test_a_failed_batch_has_a_short_text_that_tells_a_stop_from_a_failure() -> None:
+    """Spark's regular expression for stops overflows the stack of the JVM on a long text."""
+    stack = "\n\tat java.base/java.lang.Thread.run(Thread.java:840)" * 500
+    call = "py4j.protocol.Py4JJavaError: An error occurred while calling o9.collectToPython.\n: "
+    for cause in ("java.lang.InterruptedException", "Job 7 cancelled part of cancelled job group 1"):
+        assert str(batch_problem(RuntimeError(f"{call}{cause}{stack}"))) == INTERRUPTED
+    failed = batch_problem(RuntimeError(f"{call}java.io.IOException: No space left on device{stack}"))
+    assert str(failed).startswith("The disk is full. ")
+
+
+def test_a_failure_whose_text_is_in_a_jvm_that_is_gone_has_a_name() -> None:
+    class Lost(Exception):
+        def __str__(self) -> str:
+            raise ConnectionError
+
+    assert str(problem_of(Lost())) == "Spark ended the pipeline: Lost"

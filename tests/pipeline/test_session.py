@@ -12,7 +12,14 @@ import pytest
 
 import kbroker
 from kbroker.errors import UserError
-from kbroker.pipeline.session import check_jars, check_packages, connector_package, require_java, zip_sources
+from kbroker.pipeline.session import (
+    check_jars,
+    check_packages,
+    connector_package,
+    require_classic,
+    require_java,
+    zip_sources,
+)
 
 WITHOUT_PYSPARK = """
 import sys
@@ -71,3 +78,11 @@ def test_the_zip_for_executors_holds_all_sources(tmp_path: Path) -> None:
         assert set(archive.namelist()) == {
             str(Path("kbroker") / source.relative_to(root)) for source in Path(root).rglob("*.py")
         }
+
+
+def test_a_session_of_spark_connect_is_refused_where_code_runs_in_the_driver() -> None:
+    classic = type("SparkSession", (), {"__module__": "pyspark.sql.session"})
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    require_classic(classic(), "The exactly-once sink")
+    with pytest.raises(UserError, match=r"^The exactly-once sink does not run on Spark Connect\. Use another --master"):
+        require_classic(remote(), "The exactly-once sink")
