@@ -30,7 +30,7 @@ __all__ = [
     "unescape",
 ]
 
-Headers = tuple[tuple[str, bytes | None], ...]
+_Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class InvalidLine(ValueError):
@@ -42,7 +42,7 @@ class InputRecord(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: Headers = ()
+    headers: _Headers = ()
     partition: int | None = None
     timestamp_ms: int | None = None
 
@@ -90,7 +90,7 @@ def _bytes_from_json(content: Any, name: str) -> bytes | None:
     return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _headers_from_json(content: Any) -> Headers:
+def _headers_from_json(content: Any) -> _Headers:
     if content is None:
         return ()
     if isinstance(content, dict):

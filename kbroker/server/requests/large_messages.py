@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.protocol.compiler.load import Decode, codec
+from kbroker.protocol.compiler.load import Decode, Encode, codec
 from kbroker.protocol.compiler.runtime import MAX_ELEMENTS
 from kbroker.protocol.values import Value
 from kbroker.server.requests.request import LongRequest, Request, Route
@@ -78,16 +78,22 @@ async def reply_at_length(work: ThreadWork, request: Request, response: Value) -
     if request.route.quotas is not None:
         request.route.quotas.settle(request, response)
     errors: dict[int, int] = {}
-    parts = await work.run(partial(_encode, request.route, response, request.body, errors))
+    parts = await work.run(partial(_count_and_encode, request.route, response, request.body, errors))
     request.tally.times.add_errors(errors)
     request.reply_in_parts(parts)
 
 
-def _encode(route: Route, response: Value, body: Value, errors: dict[int, int], pause: Callable[[], None]) -> list[Any]:
+def _count_and_encode(
+    route: Route, response: Value, body: Value, errors: dict[int, int], pause: Callable[[], None]
+) -> list[Any]:
     route.count_errors(response, errors)
     pause()
+    return _encode(route.encode, response, body, pause)
+
+
+def _encode(encode: Encode, response: Value, body: Value, pause: Callable[[], None]) -> list[Any]:
     parts: list[Any] = []
-    route.encode(response, parts)
+    encode(response, parts)
     joined: list[Any] = []
     begin = 0
     for number, part in enumerate(parts):
