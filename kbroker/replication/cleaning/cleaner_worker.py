@@ -22,7 +22,7 @@ from kbroker.replication.cleaning.cleaner_pace import CleanerPace, IoThrottle
 from kbroker.replication.cleaning.cleaner_process import Figures, receive, send
 from kbroker.thread_pace import ThreadStopped
 
-__all__ = ["CleanerWorker", "ProcessLost", "Round"]
+__all__ = ["CleanerWorker", "CompactionRound", "ProcessLost"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class ProcessLost(Exception):
     """The process of a worker has ended, for example because the system had no memory for it."""
 
 
-class Round(Protocol):
+class CompactionRound(Protocol):
     """Round of compaction. The methods block: call them in a thread."""
 
     @property
@@ -55,7 +55,7 @@ class CleanerWorker:
         self._process: _CleanerProcess | None = None
         self._is_stopped = False
 
-    def begin(self, plan: CompactionPlan) -> Round:
+    def begin(self, plan: CompactionPlan) -> CompactionRound:
         """Prepares a round. Blocks: starts the process if the round is large and there is none."""
         size = sum(source.size for source in plan.sources)
         if size < self._min_process_bytes or not isinstance(plan.filesystem, OsFileSystem):

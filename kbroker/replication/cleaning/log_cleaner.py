@@ -26,7 +26,7 @@ from kbroker.log.log_compaction import plan_compaction, replace_segments
 from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.cleaning.cleanable_logs import CleanableLogs
 from kbroker.replication.cleaning.cleaner_pace import IoThrottle
-from kbroker.replication.cleaning.cleaner_worker import CleanerWorker, ProcessLost, Round
+from kbroker.replication.cleaning.cleaner_worker import CleanerWorker, CompactionRound, ProcessLost
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
 from kbroker.thread_pace import ThreadStopped
@@ -203,7 +203,7 @@ class LogCleaner:
             io_buffer_size=max(config.log_cleaner_io_buffer_size // 2 // workers, _MIN_BUFFER_BYTES),
         )
 
-    def _log_cleaned(self, partition: Partition, compaction: Round, size_before: int, seconds: float) -> None:
+    def _log_cleaned(self, partition: Partition, compaction: CompactionRound, size_before: int, seconds: float) -> None:
         written = compaction.written_bytes
         self.stats = self.stats._replace(
             recopy_percent=100 * written / size_before if size_before else 0.0,
