@@ -21,16 +21,23 @@ from kbroker.protocol.messages import (
     alter_configs,
     create_partitions,
     create_topics,
+    delete_records,
     describe_configs,
     describe_producers,
     describe_topic_partitions,
+    fetch,
     incremental_alter_configs,
+    list_offsets,
     metadata,
     offset_fetch,
+    offset_for_leader_epoch,
 )
 from kbroker.server.handlers.describe_configs import MAX_CONFIGS
+from kbroker.server.handlers.fetch import MANY_TARGETS
 from kbroker.server.quotas.request_quotas import Quotas
 from kbroker.server.requests import large_messages
+from kbroker.server.requests.fetch_session import FetchSessions
+from kbroker.server.requests.large_messages import MAX_ELEMENTS_AT_ONCE
 from kbroker.server.requests.thread_work import ThreadWork
 from kbroker.server.topics.topic_creation import BURST, PARTITIONS_PER_SECOND
 from kbroker.server.wire.deadlines import Deadlines
@@ -41,11 +48,16 @@ from tests.server.handlers.harness import HandlerBroker, StillClock
 
 __all__ = ["broker", "start_broker"]  # fixtures
 
+FETCH = 1
+LIST_OFFSETS = 2
 METADATA = 3
 OFFSET_FETCH = 9
 FIND_COORDINATOR = 10
 DESCRIBE_GROUPS = 15
 CREATE_TOPICS = 19
+DELETE_TOPICS = 20
+DELETE_RECORDS = 21
+OFFSET_FOR_LEADER_EPOCH = 23
 DESCRIBE_CONFIGS = 32
 ALTER_CONFIGS = 33
 CREATE_PARTITIONS = 37
@@ -56,6 +68,7 @@ DESCRIBE_PRODUCERS = 61
 CONSUMER_GROUP_DESCRIBE = 69
 DESCRIBE_TOPIC_PARTITIONS = 75
 
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 QUARTER_OF_A_SLICE = 0.0005
 FEW_TURNS = 20
 """Turns of the canary that any request may take: the task of a handler, the checkpoints of the test itself."""
@@ -526,3 +539,77 @@ async def test_messages_are_freed_only_if_no_handler_keeps_them() -> None:
     assert parts == [b"x"]
     assert len(kept) == 5_000
     assert body.topics == []
+
+
+# Offsets, epochs and deletions of very many partitions
+
+
+async def test_offsets_of_very_many_partitions_are_listed_in_slices(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders", partitions=3)
+    asked = [list_offsets.ListOffsetsPartition(partition_index=n % 2_999, timestamp=-1) for n in range(3_000)]
+    topics = [list_offsets.ListOffsetsTopic(name="orders", partitions=asked)]
+    response, turns = await ask_beside_canary(broker, LIST_OFFSETS, 7, replica_id=-1, topics=topics)
+    found = {answer.partition_index: answer.error_code for answer in response.topics[0].partitions}
+    assert len(response.topics[0].partitions) == len(found) == 2_999
+    assert [found[index] for index in (0, 1, 2, 3)] == [ErrorCode.INVALID_REQUEST, 0, 0, UNKNOWN]
+    assert turns > 2 * 3_000 / 5  # all are counted, then looked up
+
+
+async def test_epochs_of_very_many_partitions_are_answered_in_slices(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+    asked = [offset_for_leader_epoch.OffsetForLeaderPartition(partition=number) for number in range(3_000)]
+    topics = [offset_for_leader_epoch.OffsetForLeaderTopic(topic="orders", partitions=asked)]
+    response, turns = await ask_beside_canary(broker, OFFSET_FOR_LEADER_EPOCH, 3, replica_id=-1, topics=topics)
+    assert [answer.error_code for answer in response.topics[0].partitions] == [0] + [UNKNOWN] * 2_999
+    assert turns > 3_000 / 5
+
+
+async def test_records_of_very_many_partitions_are_deleted_in_slices(broker: HandlerBroker) -> None:
+    await broker.create_topic("orders")
+    asked = [delete_records.DeleteRecordsPartition(partition_index=number, offset=0) for number in range(3_000)]
+    topics = [delete_records.DeleteRecordsTopic(name="orders", partitions=asked)]
+    response, turns = await ask_beside_canary(broker, DELETE_RECORDS, 2, topics=topics, timeout_ms=1000)
+    assert [answer.error_code for answer in response.topics[0].partitions] == [0] + [UNKNOWN] * 2_999
+    assert turns > 2 * 3_000 / 5
+
+
+@pytest.mark.parametrize("is_session", [True, False])
+async def test_very_many_partitions_are_fetched_in_slices(broker: HandlerBroker, is_session: bool) -> None:
+    await broker.create_topic("orders")
+    batch = make_batch(b"v")
+    broker.append("orders", bytearray(batch))
+    partition = broker.partitions.get("orders", 0)
+    assert partition is not None
+    partition.log_handle.commit_all()
+    broker.context.fetch_sessions = FetchSessions(10, iter([7]).__next__, StillClock())
+    asked = [fetch.FetchPartition(partition=number, partition_max_bytes=1000) for number in range(MANY_TARGETS + 1)]
+    topics = [fetch.FetchTopic(topic="orders", partitions=asked)]
+    members = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 100_000, "session_epoch": 0 if is_session else -1}
+    response, turns = await ask_beside_canary(broker, FETCH, 11, topics=topics, **members)
+    first, *others = response.responses[0].partitions
+    assert (first.error_code, bytes(first.records)[21:]) == (0, bytes(batch)[21:])  # without the leader epoch
+    assert {answer.error_code for answer in others} == {UNKNOWN}
+    assert len(others) == MANY_TARGETS
+    assert response.session_id == (7 if is_session else 0)
+    assert turns > MANY_TARGETS / 5
+
+
+async def test_one_fetch_cannot_add_very_many_partitions_to_a_session(broker: HandlerBroker) -> None:
+    broker.context.fetch_sessions = FetchSessions(10, iter([7]).__next__, StillClock())
+    few, many = ([fetch.FetchPartition(partition=number) for number in range(count)] for count in (1, 20_001))
+    members = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 100}
+    topics = [fetch.FetchTopic(topic="unknown", partitions=many)]
+    response = await broker.ask(FETCH, 11, topics=topics, session_epoch=0, **members)
+    assert (response.session_id, len(response.responses[0].partitions)) == (0, 20_001)
+    begun = [fetch.FetchTopic(topic="unknown", partitions=few)]
+    assert (await broker.ask(FETCH, 11, topics=begun, session_epoch=0, **members)).session_id == 7
+    response = await broker.ask(FETCH, 11, topics=topics, session_id=7, session_epoch=1, **members)
+    assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_request_whose_handler_takes_one_turn_may_not_have_very_many_elements(broker: HandlerBroker) -> None:
+    names = [f"t{number}" for number in range(MAX_ELEMENTS_AT_ONCE)]
+    response = await broker.ask(DELETE_TOPICS, 5, topic_names=names, timeout_ms=1000)
+    assert {answer.error_code for answer in response.responses} == {UNKNOWN}
+    with pytest.raises(AssertionError, match="closed without a response"):
+        await broker.ask(DELETE_TOPICS, 5, topic_names=[*names, "one more"], timeout_ms=1000)

@@ -26,7 +26,7 @@ from kbroker.log.log_compaction import plan_compaction, replace_segments
 from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.cleaning.cleanable_logs import CleanableLogs
 from kbroker.replication.cleaning.cleaner_pace import IoThrottle
-from kbroker.replication.cleaning.cleaner_worker import CleanerWorker, ProcessLost, CompactionRound
+from kbroker.replication.cleaning.cleaner_worker import CleanerWorker, CompactionRound, ProcessLost
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
 from kbroker.thread_pace import ThreadStopped

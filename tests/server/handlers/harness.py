@@ -19,6 +19,7 @@ from kbroker.controller.rules.topic_rules import NewTopic
 from kbroker.controller.trees.tree import Tree
 from kbroker.log.directory import DataDirectory
 from kbroker.log.files.file_cache import FileCache
+from kbroker.log.files.file_slice import FileSlice
 from kbroker.log.files.filesystem import OsFileSystem
 from kbroker.log.open_log import OpenLog
 from kbroker.protocol.compiler.load import codec
@@ -210,7 +211,7 @@ class HandlerBroker:
         self.context.run.write()
         await peer.answered.wait()
         assert not peer.is_closed, "the connection was closed without a response"
-        return b"".join(cast(Any, slot.parts))
+        return b"".join(part.read() if isinstance(part, FileSlice) else part for part in cast(Any, slot.parts))
 
 
 def parse_response(key: int, version: int, frame: bytes) -> Any:
