@@ -197,7 +197,7 @@ class Broker:
         return self._clock.now_ms()
 
     def advance_clock(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Advances the broker's clock, and returns when the broker has handled what is due then.
+        """Advances the broker's clock, and returns when the broker has handled all tasks that are due then.
 
         For retention, session timeouts, transaction timeouts and all other times that the broker measures. Clients keep
         their own time.

@@ -13,7 +13,7 @@ _SETTLE_SECONDS = 10.0
 
 
 class BrokerClock(trio.abc.Clock):
-    """Serves as kbroker's Clock and as the clock of its trio loop: both must agree on what is due."""
+    """Serves as kbroker's Clock and as the clock of its trio loop: both must agree on the time."""
 
     def __init__(self) -> None:
         self._system = SystemClock()

@@ -26,20 +26,20 @@ _MAX_WAIT_MS: Final = 100
 _RETRY_SECONDS: Final = 0.05
 _SHOWN_RECORDS: Final = 10
 
-Data = str | bytes | None
-Headers = Mapping[str, Data] | Iterable[tuple[str, Data]]
+_Data = str | bytes | None
+_Headers = Mapping[str, _Data] | Iterable[tuple[str, _Data]]
 
 
 class KafkaRecord(NamedTuple):
     """A record that was read, or is to be written. Text is written as UTF-8; records that were read have bytes."""
 
-    value: Data
-    key: Data = None
-    headers: Headers = ()
+    value: _Data
+    key: _Data = None
+    headers: _Headers = ()
     partition: int | None = None
-    """To write: None for the partition of the key, or for the next partition in turn if there is no key."""
+    """None to write to the partition of the key, or for the next partition in turn if there is no key."""
     timestamp: int | None = None
-    """Milliseconds since the epoch. To write: None for the time of the broker's clock."""
+    """Milliseconds since the epoch; None to write the time of the broker's clock."""
     offset: int | None = None
     topic: str | None = None
 
@@ -49,7 +49,7 @@ class KafkaRecord(NamedTuple):
         return (_encoded(self.value) or b"").decode()
 
 
-NewRecord = Data | tuple[Data, Data] | KafkaRecord
+NewRecord = _Data | tuple[_Data, _Data] | KafkaRecord
 """A value, a pair of key and value, or a KafkaRecord."""
 
 
@@ -156,10 +156,10 @@ def _kafka_record(record: NewRecord) -> KafkaRecord:
     return KafkaRecord(record)
 
 
-def _headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+def _headers(headers: _Headers) -> list[tuple[str, bytes | None]]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return [(name, _encoded(value)) for name, value in pairs]
 
 
-def _encoded(data: Data) -> bytes | None:
+def _encoded(data: _Data) -> bytes | None:
     return data.encode() if isinstance(data, str) else data

@@ -264,7 +264,7 @@ class Dispatch:
         return tally
 
     def _fetch_tally(self, replica_id: Callable[[Request], int], version: int) -> Callable[[Request], RequestTally]:
-        """Returns a function that tells the fetches of followers from the fetches of consumers."""
+        """Returns a function that chooses the tally by the sender: a follower or a consumer."""
         of_consumers = self._tally(CONSUMER_FETCH, version)
         return lambda request: self._tally(FOLLOWER_FETCH, version) if replica_id(request) >= 0 else of_consumers
 
