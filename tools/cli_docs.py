@@ -42,8 +42,8 @@ bootstrap = ["kafka1.example.com:9092", "kafka2.example.com:9092"]
 ```
 
 `kbroker topics list --profile prod` and `kbroker --profile prod topics list` connect to the second cluster. The first
-of these that is set decides: `--bootstrap` (`-b`), `--profile`, `KBROKER_BOOTSTRAP`, `KBROKER_PROFILE`, `profile` in the
-file; else 127.0.0.1:9092. The tables `tls` and `sasl` of a profile are reserved for encrypted and authenticated
+of these that is set decides: `--bootstrap` (`-b`), `--profile`, `KBROKER_BOOTSTRAP`, `KBROKER_PROFILE`, `profile` in
+the file; else 127.0.0.1:9092. The tables `tls` and `sasl` of a profile are reserved for encrypted and authenticated
 connections. They are refused until kbroker supports them.
 
 ## Kafka's scripts and kbroker's commands

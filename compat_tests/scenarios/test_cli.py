@@ -126,6 +126,38 @@ def test_configs_are_shown_and_changed(call: Call, made_topic: str) -> None:
     assert {"retention.ms", "segment.bytes", "min.insync.replicas"} <= {entry["name"] for entry in everything}
 
 
+def test_records_are_deleted_copied_and_measured(call: Call, made_topic: str) -> None:
+    lines = [{"key": str(number), "value": str(number), "partition": 1} for number in range(10)]
+    call("produce", made_topic, "--format", "json", stdin="\n".join(map(json.dumps, lines)).encode())
+    deleted = call("records", "delete", made_topic, "--partition", "1", "--before", "4", "--yes", "--json").json
+    assert deleted == [{"topic": made_topic, "partition": 1, "earliest": 4}]
+    copy = f"{made_topic}-copy"
+    assert call("topics", "copy", made_topic, copy, "--json").json["records"] == 6
+    assert [line["value"] for line in call("consume", copy, "--partition", "1", "--json").lines] == list("456789")
+    assert call("configs", "describe", "topic", copy, "retention.ms", "--json").json[0]["value"] == "86400000"
+    written = call("perf", "produce", copy, "--records", "100", "--size", "10", "--json").json
+    assert (written["records"], written["latency_ms"]["p50"] > 0) == (100, True)
+    assert call("perf", "consume", copy, "--json").json["records"] == 106
+    (directory,) = call("log-dirs", "describe", copy, "--json").json
+    assert sum(replica["size_bytes"] > 0 for replica in directory["replicas"]) >= 1
+    assert [row["result"] for row in call("leaders", "elect", copy, "--json").json] == ["not needed"] * 3
+
+
+def test_quotas_features_and_producers_are_shown(call: Call, made_topic: str) -> None:
+    entity = ("--client-id", made_topic)
+    assert call("quotas", "set", *entity, "producer_byte_rate=1048576").code == 0
+    quotas = {"entity": {"client-id": made_topic}, "quotas": {"producer_byte_rate": 1048576.0}}
+    assert call("quotas", "list", *entity, "--json").json == [quotas]
+    assert call("quotas", "delete", *entity).code == 0
+    assert call("quotas", "list", *entity, "--json").json == []
+    features = call("cluster", "describe", "--features", "--json").json["features"]
+    assert {"transaction.version", "group.version"} <= {row["feature"] for row in features}
+    call("produce", made_topic, "--partition", "2", stdin=b"1\n2\n")
+    (producer,) = call("transactions", "producers", made_topic, "--json").json
+    assert (producer["partition"], producer["last_sequence"], producer["start_offset"]) == (2, 1, -1)
+    assert call("transactions", "find-hanging", made_topic) == (0, "", "No hanging transactions.\n")
+
+
 def test_a_topic_gets_more_partitions_and_never_fewer(call: Call, made_topic: str) -> None:
     assert call("topics", "alter", made_topic, "--partitions", "5").code == 0
     (described,) = call("topics", "describe", made_topic, "--json").json

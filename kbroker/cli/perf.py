@@ -198,8 +198,8 @@ async def _produce(producer: Producer, count: int, size: int, rate: float | None
 
 def _payloads(size: int) -> list[bytes]:
     """Returns values of random capital letters, as kafka-producer-perf-test writes them: they compress somewhat."""
-    random, letters = Random(), range(ord("A"), ord("Z") + 1)
-    return [bytes(random.choices(letters, k=size)) for _ in range(_PAYLOADS)]
+    generator, letters = Random(), range(ord("A"), ord("Z") + 1)
+    return [bytes(generator.choices(letters, k=size)) for _ in range(_PAYLOADS)]
 
 
 @command.command(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import trio
 
@@ -143,7 +145,7 @@ async def test_timeouts_above_the_limit_are_refused(client: Client) -> None:
 
 @EITHER
 async def test_a_transaction_that_takes_too_long_is_aborted(
-    start_broker: StartBroker, connect_to: Connect, version: int
+    start_broker: StartBroker, connect_to: Connect, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = await start_broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10"})
     client = await connect_to(broker)
@@ -151,6 +153,11 @@ async def test_a_transaction_that_takes_too_long_is_aborted(
     pay = await producer(client, version, timeout_ms=50)
     await pay.send("t", b"slow")
     await wait_state(client, "pay", "CompleteAbort")
+    (warning,) = [record for record in caplog.records if record.name == "kbroker.coordinator.transaction_driver"]
+    assert (warning.levelno, warning.getMessage()) == (
+        logging.WARNING,
+        "Aborting transaction pay: it was open for longer than its timeout of 50 ms",
+    )
     assert await read_committed(client, "t") == []
     assert await end_offset(client, "t", 1) == 2
     expected = ErrorCode.INVALID_TXN_STATE if version else ErrorCode.PRODUCER_FENCED
