@@ -15,6 +15,7 @@ SOURCES := $(shell find kbroker -name '*.py')
 # after it; with PLAIN it finds the sources first.
 FAST    := PYTHONPATH=$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
 PLAIN   := PYTHONPATH=$(CURDIR)
+COMPILED_TESTS := KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." --ignore tests/testing/test_docs.py
 CHOSEN  := $(if $(filter-out 0,$(COMPILE)),$(FAST),$(PLAIN))
 
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -47,17 +48,17 @@ test: install-test install-spark compiled lint types ## everything: ruff, mypy, 
 	KBROKER_PORTABLE=1 $(BIN)/pytest tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
 		-m "not jvm and not slow" $(ARGS)
 	@test -z "$$CI" && ! ls $(COMPILED)/*.so >/dev/null 2>&1 && echo "skipped: the compiled hot path (no C compiler)" || \
-		KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." tests/broker tests/testing compat_tests \
-		-n $(WORKERS) --dist loadgroup -q -m "not jvm and not slow" --ignore tests/testing/test_docs.py $(ARGS)
+		$(COMPILED_TESTS) tests/broker tests/testing compat_tests -n $(WORKERS) --dist loadgroup -q \
+		-m "not jvm and not slow" $(ARGS)
 
-# What users of these Pythons get: the compiled code and the command line. The rest does not depend on the interpreter.
+# What depends most on the interpreter: the compiled code, sockets and signals, the command line, the fixtures.
 other-pythons: install-test ## tests on every other supported Python that is found
 	set -e; for python in $$($(BIN)/python -m tools.pythons); do \
 		$(MAKE) --no-print-directory this-python PYTHON=$$python VENV=.venv-$${python##*python}; done
 
 this-python: install-test compiled
-	KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." tests/broker tests/cli tests/testing tests/web \
-		tests/deploy -n $(WORKERS) -q -m "not jvm and not slow" $(ARGS)
+	$(BIN)/pytest tests/cli tests/client tests/deploy tests/tools -n $(WORKERS) -q -m "not jvm and not slow" $(ARGS)
+	$(COMPILED_TESTS) tests/broker tests/testing -n $(WORKERS) -q -m "not jvm and not slow" $(ARGS)
 
 # Finds tests that depend on another: each order comes from its seed, which pytest prints. ARGS wins: -n 0, -m "" for all.
 shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)

@@ -36,7 +36,7 @@ def serve_options(environment: Mapping[str, str]) -> dict[str, str]:
     words = command(["serve"], environment, has_config_file=False)
     assert words[:2] == ["kbroker", "serve"]
     assert set(words[2::2]) == {"--set"}
-    return dict(word.split("=", 1) for word in words[3::2])  # type: ignore[misc]
+    return dict(word.split("=", 1) for word in words[3::2])
 
 
 # Entry point
@@ -226,7 +226,7 @@ def test_the_brokers_of_a_compose_file_have_valid_configs(name: str, count: int)
         assert config.warnings == ()
         advertised = {endpoint.name: endpoint for endpoint in config.advertised_endpoints}
         assert advertised["DOCKER"].host == service
-        published = dict(reversed(port.split(":")[-2:]) for port in spec["ports"])  # type: ignore[misc]
+        published = dict(reversed(port.split(":")[-2:]) for port in spec["ports"])
         assert published[str(advertised["HOST"].port)] == str(advertised["HOST"].port)
         host_ports += [port.rpartition(":")[0] for port in spec["ports"]]
         ids.add(config.broker_id)
