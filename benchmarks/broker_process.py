@@ -153,7 +153,7 @@ def running_apache_kafka(tools: JavaTools, directory: Path) -> Iterator[Broker]:
     log = directory / "apache-kafka.log"
     start = time.perf_counter()
     with running(tools.command("kafka.Kafka", [str(properties)], STOCK_JVM), log) as process:
-        wait_until(_serves(("127.0.0.1", port)), process, log, timeout_s=60, name="Apache Kafka")
+        wait_until(_serves(("127.0.0.1", port)), process, log, name="Apache Kafka")
         yield Broker(("127.0.0.1", port), process.pid, time.perf_counter() - start)
 
 

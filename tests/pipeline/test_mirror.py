@@ -219,11 +219,11 @@ async def test_a_cluster_of_three_is_mirrored_while_it_loses_a_broker(
         creation.result(WAIT_S)
         write(three, "orders", range(40))
         commit(three, [5, 6])
-        run_mirror(spark, three, target, tmp_path)
+        run_mirror(spark, three, target, tmp_path / "mirror")
 
     def after_the_loss() -> None:
         write(three, "orders", range(40, 60))
-        run_mirror(spark, three, target, tmp_path)
+        run_mirror(spark, three, target, tmp_path / "mirror")
         assert values(target, "orders") == list(range(60))
         assert rows(target, "orders") == rows(three, "orders")
         assert committed(target) == [5, 6]
