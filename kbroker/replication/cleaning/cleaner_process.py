@@ -30,7 +30,7 @@ from kbroker.protocol.record_batch import InvalidBatch
 __all__ = ["Failure", "Figures", "main", "receive", "send"]
 
 _LENGTH: Final = struct.Struct(">Q")
-_NICENESS: Final = 10  # the broker and its clients come first if they want the core
+_NICENESS: Final = 10  # the broker and its clients get the core first
 
 
 class Figures(NamedTuple):

@@ -91,7 +91,7 @@ class CleanerWorker:
 
 class _CleanerProcess:
     def __init__(self) -> None:
-        # The same code as here: the compiled modules may come from a directory that only this process knows.
+        # The same code as here: the compiled modules may be in a directory that only this process knows.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM],
@@ -117,7 +117,7 @@ class _CleanerProcess:
 
 
 class _RemoteRound:
-    """Round in a process. Each method waits for its end, and limits the rate of the process meanwhile."""
+    """Round in a process. Each method waits for its end and limits the rate of the process until then."""
 
     def __init__(
         self, worker: CleanerWorker, process: _CleanerProcess, pace: CleanerPace, plan: CompactionPlan

@@ -137,7 +137,7 @@ class LogCleaner:
             return False
         partition, cleanable = found.dirtiest
         if partition in self._logs.in_progress:
-            return True  # another worker has taken it meanwhile: look again
+            return True  # another worker has taken it: look again
         self._logs.in_progress.add(partition)
         try:
             return await self._clean(worker, partition, cleanable)
@@ -201,7 +201,7 @@ class LogCleaner:
         return True
 
     def _limits(self) -> Limits:
-        """Returns the memory of one worker: all share what is configured, as Kafka's threads do."""
+        """Returns the memory of one worker: all share the configured size, as Kafka's threads do."""
         config = self._config
         workers = max(config.log_cleaner_threads, 1)
         return Limits(
