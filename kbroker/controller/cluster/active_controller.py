@@ -19,6 +19,7 @@ from kbroker.controller.changes import (
     TopicRemoved,
     apply,
 )
+from kbroker.controller.cluster.admin_requests import AdminRequests
 from kbroker.controller.cluster.controller_channels import ControllerChannels
 from kbroker.controller.cluster.event_queue import Event, EventQueue
 from kbroker.controller.cluster.node_watches import NodeWatches
@@ -27,6 +28,7 @@ from kbroker.controller.differences import differences
 from kbroker.controller.image import BrokerRegistration, Image, TopicImage
 from kbroker.controller.metadata_loader import read_brokers, read_entity_configs, read_named_topics, read_topics
 from kbroker.controller.registration import ControllerRegistration
+from kbroker.controller.rules.reassignment import is_due
 from kbroker.controller.trees import znodes
 from kbroker.controller.trees.tree import Delete, Node, Tree
 from kbroker.names import RandomBytes
@@ -56,6 +58,8 @@ class ActiveController:
         self._watches = watches
         self._events = events
         self._random_bytes = random_bytes
+        self._admin_requests = AdminRequests(controller, tree, watches, events)
+        self._store.add_listener(self._on_image)
         self._reported: list[tuple[BrokerRegistration, Sequence[tuple[bytes, int]]]] = []
         self.own_offline: Callable[[], Iterable[tuple[str, int]]] = tuple
         """Returns the partitions whose replica on this broker is in a failed data directory."""
@@ -77,6 +81,16 @@ class ActiveController:
         self._store.resign()
         self._channels.stop()
         self._elector.shutting_down.clear()
+        self._admin_requests.forget()
+
+    def _on_image(self, _image: Image, changes: Sequence[Change]) -> None:
+        if self._store.is_active and any(
+            is_due(state)
+            for change in changes
+            if isinstance(change, PartitionsChanged)
+            for state in change.partitions.values()
+        ):
+            self._events.put(Event.REASSIGNMENTS)
 
     async def handle(self, event: Event) -> None:
         match event:
@@ -90,6 +104,10 @@ class ActiveController:
                 await self._process_offline()
             case Event.DELETIONS:
                 await self._process_deletions()
+            case Event.REASSIGNMENTS:
+                await self._controller.reassigner.finish_due()
+            case Event.ADMIN_REQUESTS:
+                await self._admin_requests.process()
             case Event.REBALANCE:
                 await self._elector.rebalance()
             case Event.CONFLICT:
@@ -125,6 +143,9 @@ class ActiveController:
             self._channels.start(self._store.image)
         await self._controller.finish_pending(loaded.pending_deletions, loaded.topics_without_id)
         await self._elector.elect_leaders(shrink_isrs=True)
+        reassigner = self._controller.reassigner
+        await (reassigner.finish_due() if elected is None else reassigner.resume())
+        await self._admin_requests.process()
         await self._process_log_dirs()
 
     async def read_brokers(self) -> dict[int, BrokerRegistration]:

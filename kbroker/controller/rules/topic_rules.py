@@ -14,6 +14,7 @@ from kbroker.config.topic import validate_topic_configs
 from kbroker.controller.image import Image, TopicImage
 from kbroker.controller.rules.election import initial_state
 from kbroker.controller.rules.placement import place_replicas
+from kbroker.controller.rules.reassignment import is_reassigning
 from kbroker.errors import Refusal
 from kbroker.names import RandomBytes, random_uuid, topic_name_problem
 from kbroker.protocol.error_codes import ErrorCode
@@ -69,6 +70,11 @@ def plan_partitions(
 ) -> tuple[Replicas, ...] | Refusal:
     """Returns the replicas of each partition that must be added to reach `total`."""
     current = len(topic.partitions)
+    if any(is_reassigning(partition) for partition in topic.partitions):
+        return Refusal(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"A partition reassignment is in progress for the topic '{topic.name}'.",
+        )
     if total == current:
         return Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if total < current:
