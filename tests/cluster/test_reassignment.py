@@ -162,7 +162,6 @@ async def test_kafkas_tools_start_watch_cancel_and_finish_a_throttled_move(
     await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
 
     assert "orders-0: replicas: 3,1,2. adding: 3. removing: 2." in await tools("3.9", "--list")
-    assert "Reassignment of partition orders-0 is still in progress." in await tools("3.9", "--verify")
     said = await tools("4.1", "--cancel")
     assert "Successfully cancelled partition reassignment for: orders-0" in said
     await until_moved(three, {(TOPIC, 0): [1, 2]})
@@ -172,6 +171,5 @@ async def test_kafkas_tools_start_watch_cancel_and_finish_a_throttled_move(
     said = await tools("4.1", "--verify")
     assert "Reassignment of partition orders-0 is completed." in said
     assert "Clearing topic-level throttles on topic orders" in said
-    assert "No partition reassignments found." in await tools("4.1", "--list")
     assert directories(three, TOPIC) == {1: ["orders-0"], 2: [], 3: ["orders-0"]}
     assert "Traceback" not in three.log()

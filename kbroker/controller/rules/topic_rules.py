@@ -180,8 +180,12 @@ def _counted(
         )
     start, shift = (int.from_bytes(random_bytes(4), "big") % len(image.brokers) for _ in range(2))
     return tuple(
-        place_replicas(list(image.brokers), partitions=partitions, replication_factor=factor, start=start, shift=shift)
+        place_replicas(_racks(image), partitions=partitions, replication_factor=factor, start=start, shift=shift)
     )
+
+
+def _racks(image: Image) -> dict[int, str | None]:
+    return {broker.id: broker.rack for broker in image.brokers.values()}
 
 
 def _continued(topic: TopicImage, count: int, image: Image) -> list[Replicas]:
@@ -190,7 +194,7 @@ def _continued(topic: TopicImage, count: int, image: Image) -> list[Replicas]:
     preferred = topic.partitions[0].replicas[0]
     start = brokers.index(preferred) if preferred in brokers else 0
     return place_replicas(
-        brokers,
+        _racks(image),
         partitions=count,
         replication_factor=min(topic.replication_factor, len(brokers)),
         start=start,
