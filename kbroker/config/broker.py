@@ -96,9 +96,7 @@ class BrokerConfig(InactiveBrokerConfig):
         at_least(-1),
         "Id of this broker in the cluster. If -1, the broker generates an id and stores it in its data directory.",
     )
-    broker_rack = optional_string(
-        "Rack of this broker. Used for rack-aware replica assignment and for fetching from the closest replica."
-    )
+    broker_rack = optional_string("Rack of this broker, for rack-aware replica assignment.")
     compression_gzip_level = int32(
         -1, gzip_level, "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
     )
