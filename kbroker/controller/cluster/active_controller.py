@@ -16,6 +16,7 @@ from kbroker.controller.changes import (
     ControllerChanged,
     PartitionsChanged,
     TopicAdded,
+    TopicConfigsChanged,
     TopicRemoved,
     apply,
 )
@@ -25,7 +26,7 @@ from kbroker.controller.cluster.event_queue import Event, EventQueue
 from kbroker.controller.cluster.node_watches import NodeWatches
 from kbroker.controller.controller import Controller
 from kbroker.controller.differences import differences
-from kbroker.controller.image import BrokerRegistration, Image, TopicImage
+from kbroker.controller.image import NO_LEADER, BrokerRegistration, Image, TopicImage
 from kbroker.controller.metadata_loader import read_brokers, read_entity_configs, read_named_topics, read_topics
 from kbroker.controller.registration import ControllerRegistration
 from kbroker.controller.rules.reassignment import is_due
@@ -83,14 +84,17 @@ class ActiveController:
         self._elector.shutting_down.clear()
         self._admin_requests.forget()
 
-    def _on_image(self, _image: Image, changes: Sequence[Change]) -> None:
-        if self._store.is_active and any(
-            is_due(state)
-            for change in changes
-            if isinstance(change, PartitionsChanged)
-            for state in change.partitions.values()
-        ):
-            self._events.put(Event.REASSIGNMENTS)
+    def _on_image(self, image: Image, changes: Sequence[Change]) -> None:
+        if not self._store.is_active:
+            return
+        for change in changes:
+            if isinstance(change, PartitionsChanged) and any(map(is_due, change.partitions.values())):
+                self._events.put(Event.REASSIGNMENTS)
+            elif isinstance(change, TopicConfigsChanged):
+                topic = image.topic(change.topic_name)
+                if topic is not None and any(partition.leader == NO_LEADER for partition in topic.partitions):
+                    # unclean.leader.election.enable may have been set, for this topic or for all.
+                    self._events.put(Event.ELECTIONS)
 
     async def handle(self, event: Event) -> None:
         match event:
@@ -104,6 +108,8 @@ class ActiveController:
                 await self._process_offline()
             case Event.DELETIONS:
                 await self._process_deletions()
+            case Event.ELECTIONS:
+                await self._elector.elect_leaders()
             case Event.REASSIGNMENTS:
                 await self._controller.reassigner.finish_due()
             case Event.ADMIN_REQUESTS:

@@ -124,8 +124,8 @@ def _with_known(state: PartitionState, known: PartitionState, *, has_offline_rep
     """Keeps what the request does not contain: LeaderAndIsr has no failed replicas, UpdateMetadata no moves."""
     if not has_offline_replicas:
         return state._replace(offline_replicas=known.offline_replicas)
-    if state.replicas != known.replicas:
-        return state
+    if (state.replicas, state.leader_epoch) != (known.replicas, known.leader_epoch):
+        return state  # a replica gets the LeaderAndIsr of a move first
     return state._replace(adding_replicas=known.adding_replicas, removing_replicas=known.removing_replicas)
 
 
