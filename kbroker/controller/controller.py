@@ -61,7 +61,7 @@ class Controller:
         self._is_shared = is_shared
         self.store = MetadataStore(tree, broker_id=broker_id, config=config)
         self.elector = LeaderElector(self.store, config)
-        self.reassigner = PartitionReassigner(self.store, self.elector)
+        self.reassigner = PartitionReassigner(self.store, self.elector, clock)
         self.configs = ConfigWriter(self.store, is_shared=is_shared)
         self._topics = TopicWriter(self.store, config, random_bytes, clock)
         self.wait_propagated: Callable[[], Awaitable[None]] = _no_other_brokers

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from kbroker.clock import Clock
 from kbroker.controller.image import Image, PartitionState
 from kbroker.controller.leader_elector import LeaderElector
 from kbroker.controller.metadata_store import MetadataStore
@@ -22,6 +23,7 @@ from kbroker.controller.trees import znodes
 from kbroker.controller.trees.tree import SetData
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.time_slice import map_in_slices
 
 __all__ = ["PartitionReassigner", "WantedReplicas"]
 
@@ -32,8 +34,9 @@ WantedReplicas = Mapping[tuple[str, int], Sequence[int] | None]
 
 
 class PartitionReassigner:
-    def __init__(self, store: MetadataStore, elector: LeaderElector) -> None:
+    def __init__(self, store: MetadataStore, elector: LeaderElector, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._elector = elector
 
     @property
@@ -46,11 +49,15 @@ class PartitionReassigner:
         """Begins and cancels reassignments. The outcome of a partition is None if it was accepted."""
         outcomes: dict[tuple[str, int], Refusal | None] = {}
         changed: dict[str, dict[int, PartitionState]] = {}
-        for (name, index), replicas in wanted.items():
+
+        def plan(item: tuple[tuple[str, int], Sequence[int] | None]) -> None:
+            (name, index), replicas = item
             planned = self._plan(name, index, replicas, may_change_factor=may_change_factor)
             outcomes[name, index] = planned if isinstance(planned, Refusal) else None
             if isinstance(planned, PartitionState) and planned is not self._image.partition(name, index):
                 changed.setdefault(name, {})[index] = planned
+
+        await map_in_slices(self._clock, plan, wanted.items())
         await self._write(changed)
         return outcomes
 

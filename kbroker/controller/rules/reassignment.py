@@ -92,7 +92,7 @@ def finish_reassignment(
 def restart_reassignment(partition: PartitionState, *, controller_epoch: int) -> PartitionState | None:
     """Returns the state of a moving partition in a new leader epoch; None if it does not move.
 
-    For a new controller: the previous one may have written the replicas, but not told the leader.
+    For a new controller: the previous one may have written the replicas without sending them to the leader.
     """
     return _next(partition, controller_epoch) if is_reassigning(partition) else None
 
