@@ -96,9 +96,7 @@ class BrokerConfig(InactiveBrokerConfig):
         at_least(-1),
         "Id of this broker in the cluster. If -1, the broker generates an id and stores it in its data directory.",
     )
-    broker_rack = optional_string(
-        "Rack of this broker. Used for rack-aware replica assignment and for fetching from the closest replica."
-    )
+    broker_rack = optional_string("Rack of this broker, for rack-aware replica assignment.")
     compression_gzip_level = int32(
         -1, gzip_level, "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
     )
@@ -381,6 +379,8 @@ class BrokerConfig(InactiveBrokerConfig):
         30_000, None, "A follower that has not caught up with the leader for this time is removed from the ISR."
     )
     replica_socket_timeout_ms = int32(30_000, None, "Timeout of requests to leaders.")
+    replication_quota_window_num = int32(11, at_least(1), "Number of samples kept in memory for replication quotas.")
+    replication_quota_window_size_seconds = int32(1, at_least(1), "Time span of each sample for replication quotas.")
     reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids are larger than this number.", retired=True)
     socket_listen_backlog_size = int32(
         50, at_least(1), "Maximum number of connections that wait to be accepted.", has_effect=False

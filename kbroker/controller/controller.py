@@ -19,6 +19,7 @@ from kbroker.controller.image import BrokerRegistration, Image, PartitionState, 
 from kbroker.controller.leader_elector import LeaderElector
 from kbroker.controller.metadata_loader import ensure_layout, read_cluster_id, read_entity_configs, read_topics
 from kbroker.controller.metadata_store import ImageListener, MetadataStore, TopicPreparer
+from kbroker.controller.partition_reassigner import PartitionReassigner, WantedReplicas
 from kbroker.controller.registration import register_broker, register_controller
 from kbroker.controller.rules.isr_rules import IsrProposal
 from kbroker.controller.rules.topic_rules import NewTopic
@@ -60,6 +61,7 @@ class Controller:
         self._is_shared = is_shared
         self.store = MetadataStore(tree, broker_id=broker_id, config=config)
         self.elector = LeaderElector(self.store, config, clock)
+        self.reassigner = PartitionReassigner(self.store, self.elector, clock)
         self.configs = ConfigWriter(self.store, is_shared=is_shared)
         self._topics = TopicWriter(self.store, config, random_bytes, clock)
         self.wait_propagated: Callable[[], Awaitable[None]] = _no_other_brokers
@@ -219,6 +221,13 @@ class Controller:
         """See `LeaderElector.alter_partitions`."""
         async with self.store.as_controller():
             return await self.elector.alter_partitions(broker_id, broker_epoch, proposals)
+
+    async def reassign(
+        self, wanted: WantedReplicas, *, may_change_factor: bool = True
+    ) -> dict[tuple[str, int], Refusal | None]:
+        """See `PartitionReassigner.alter`."""
+        async with self.store.as_controller():
+            return await self.reassigner.alter(wanted, may_change_factor=may_change_factor)
 
     async def shut_down(self, broker_id: int, broker_epoch: int = -1) -> list[tuple[str, int]]:
         """See `LeaderElector.shut_down`."""

@@ -26,7 +26,7 @@ from kbroker.controller.rules.election import (
 from kbroker.controller.rules.isr_rules import IsrProposal, validate_proposal
 from kbroker.controller.rules.leader_imbalance import imbalanced_partitions
 from kbroker.controller.trees import znodes
-from kbroker.controller.trees.tree import BadVersion, Create
+from kbroker.controller.trees.tree import BadVersion, Create, NoNode, TreeOperation
 from kbroker.controller.trees.writes import partition_nodes, state_writes
 from kbroker.errors import Refusal
 from kbroker.histogram import Histogram
@@ -263,12 +263,16 @@ class LeaderElector:
         await store.write(missing)
         store.commit([PartitionsChanged(name, partitions)])
 
-    async def change_states(self, changed: Mapping[str, Mapping[int, PartitionState]]) -> None:
+    async def change_states(
+        self, changed: Mapping[str, Mapping[int, PartitionState]], topic_nodes: Sequence[TreeOperation] = ()
+    ) -> None:
+        """Writes new states to the tree, then to the image. `topic_nodes`: the replicas that belong to the states."""
         began, elections = self._clock.monotonic(), self._elections(changed)
         try:
-            await self._store.write(state_writes(changed))
-        except BadVersion as failure:
-            # Another writer changed a state after it was read here, so the decision is out of date.
+            # The states first, if all do not fit into one multi: a leader must not be outside of the replicas.
+            await self._store.write([*state_writes(changed), *topic_nodes])
+        except (BadVersion, NoNode) as failure:
+            # Another writer changed or deleted a node after it was read here, so the decision is out of date.
             self._store.on_conflict()
             raise Refusal(
                 ErrorCode.INVALID_UPDATE_VERSION, f"{failure.path} was changed by another writer."

@@ -24,6 +24,7 @@ from kbroker.replication.partition_table import PartitionTable
 from kbroker.replication.peers import Peers
 from kbroker.replication.pending_roles import PendingRoles
 from kbroker.replication.replica_moves import ReplicaMoves
+from kbroker.replication.replication_quota import leader_quota
 from kbroker.replication.startup_recovery import recover_logs
 from kbroker.replication.topic_log_config import log_config
 
@@ -48,6 +49,7 @@ class AssignedReplicas:
         self.log_dirs = log_dirs
         self.moves = ReplicaMoves(log_dirs, random_name)
         self.peers = peers or Peers(broker_id, clock, config.replica_lag_time_max_ms)
+        self.peers.leader_quota = leader_quota(config, clock, broker_id)
         self.roles = PendingRoles(broker_id)
         self.refused = RefusedBatches()
         self.fetch_wakeups = FetchWakeups(clock)

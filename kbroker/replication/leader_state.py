@@ -117,6 +117,22 @@ class LeaderState:
         self.check_log_starts()
         return True
 
+    def is_throttled(self, broker_id: int) -> bool:
+        """Whether the follower gets no records now, because it is not in sync and its throttle is exceeded."""
+        quota = self._peers.leader_quota
+        return (
+            quota is not None
+            and broker_id not in self.view.isr
+            and quota.covers(self._partition)
+            and quota.excess_seconds() > 0
+        )
+
+    def on_sent(self, size: int) -> None:
+        """Counts records that are sent to a follower."""
+        quota = self._peers.leader_quota
+        if quota is not None and quota.covers(self._partition):
+            quota.record(size)
+
     def check_log_starts(self) -> None:
         """Checks requests that wait for log start offsets, after a follower's fetch or when live brokers change."""
         if self.log_start_waiters:

@@ -12,6 +12,7 @@ from kbroker.clock import Clock
 from kbroker.controller.image import PartitionState
 from kbroker.controller.rules.isr_rules import IsrProposal
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.replication.replication_quota import ReplicationQuota
 
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
@@ -47,6 +48,8 @@ class Peers:
         self.broker_id = broker_id
         self.max_lag_ms = max_lag_ms
         self.proposals: IsrProposals = NoController() if proposals is None else proposals
+        self.leader_quota: ReplicationQuota | None = None
+        """Limit for records that this broker sends to replicas that are not in sync."""
         self.live: Collection[int] = ()
         self.replicated: dict[Partition, None] = {}
         """Partitions that this broker leads and that have other replicas, in insertion order."""

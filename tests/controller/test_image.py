@@ -98,9 +98,31 @@ def test_a_broker_has_an_endpoint_for_each_listener() -> None:
 
 def test_placement_is_kafkas_for_five_brokers() -> None:
     # The example in Kafka's AdminUtils: ten partitions, three replicas, from broker 0.
-    placed = place_replicas([4, 3, 2, 1, 0], partitions=10, replication_factor=3, start=0, shift=0)
+    placed = place_replicas(dict.fromkeys(range(5)), partitions=10, replication_factor=3, start=0, shift=0)
     assert placed[:6] == [(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1), (0, 2, 3)]
     assert placed[6:] == [(1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2)]
+
+
+def test_placement_in_racks_is_kafkas() -> None:
+    # The example in Kafka's AdminUtils: the list of alternating racks is 0, 3, 1, 5, 4, 2.
+    racks = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
+    placed = place_replicas(racks, partitions=7, replication_factor=3, start=0, shift=0)
+    assert placed == [(0, 3, 1), (3, 1, 5), (1, 5, 4), (5, 4, 2), (4, 2, 0), (2, 0, 3), (0, 4, 2)]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.data())
+def test_replicas_are_in_as_many_racks_as_possible(numbers: list[int], data: st.DataObject) -> None:
+    racks = {broker_id: f"rack{number}" for broker_id, number in enumerate(numbers)}
+    factor = data.draw(st.integers(1, len(racks)))
+    start, shift = (data.draw(st.integers(0, len(racks) - 1)) for _ in range(2))
+    for replicas in place_replicas(racks, partitions=20, replication_factor=factor, start=start, shift=shift):
+        assert len(set(replicas)) == factor
+        assert len({racks[replica] for replica in replicas}) == min(factor, len(set(numbers)))
+
+
+def test_racks_are_ignored_if_a_broker_has_none() -> None:
+    rules = {"partitions": 6, "replication_factor": 2, "start": 1, "shift": 1}
+    assert place_replicas({1: "a", 2: "a", 3: None}, **rules) == place_replicas(dict.fromkeys((1, 2, 3)), **rules)
 
 
 @given(st.integers(1, 7), st.data())
@@ -109,7 +131,9 @@ def test_placement_is_even_and_never_puts_two_replicas_on_one_broker(brokers: in
     rounds = data.draw(st.integers(1, 4))
     start, shift = (data.draw(st.integers(0, brokers - 1)) for _ in range(2))
     ids = [10 * number for number in range(brokers)]
-    placed = place_replicas(ids, partitions=rounds * brokers, replication_factor=factor, start=start, shift=shift)
+    placed = place_replicas(
+        dict.fromkeys(ids), partitions=rounds * brokers, replication_factor=factor, start=start, shift=shift
+    )
     assert all(len(set(replicas)) == factor for replicas in placed)
     assert Counter(replicas[0] for replicas in placed) == dict.fromkeys(ids, rounds)
     assert Counter(replica for replicas in placed for replica in replicas) == dict.fromkeys(ids, rounds * factor)
@@ -118,9 +142,10 @@ def test_placement_is_even_and_never_puts_two_replicas_on_one_broker(brokers: in
 @given(st.integers(0, 12), st.integers(1, 12))
 def test_added_partitions_continue_the_round_robin(first: int, more: int) -> None:
     rules = {"replication_factor": 2, "start": 1, "shift": 1}
-    whole = place_replicas([1, 2, 3], partitions=first + more, **rules)
-    begun = place_replicas([1, 2, 3], partitions=first, **rules)
-    assert begun + place_replicas([1, 2, 3], partitions=more, first_partition=first, **rules) == whole
+    brokers = dict.fromkeys((1, 2, 3))
+    whole = place_replicas(brokers, partitions=first + more, **rules)
+    begun = place_replicas(brokers, partitions=first, **rules)
+    assert begun + place_replicas(brokers, partitions=more, first_partition=first, **rules) == whole
 
 
 def test_a_new_partition_is_led_by_its_first_live_replica() -> None:

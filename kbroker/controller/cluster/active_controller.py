@@ -16,17 +16,20 @@ from kbroker.controller.changes import (
     ControllerChanged,
     PartitionsChanged,
     TopicAdded,
+    TopicConfigsChanged,
     TopicRemoved,
     apply,
 )
+from kbroker.controller.cluster.admin_requests import AdminRequests
 from kbroker.controller.cluster.controller_channels import ControllerChannels
 from kbroker.controller.cluster.event_queue import Event, EventQueue
 from kbroker.controller.cluster.node_watches import NodeWatches
 from kbroker.controller.controller import Controller
 from kbroker.controller.differences import differences
-from kbroker.controller.image import BrokerRegistration, Image, TopicImage
+from kbroker.controller.image import NO_LEADER, BrokerRegistration, Image, TopicImage
 from kbroker.controller.metadata_loader import read_brokers, read_entity_configs, read_named_topics, read_topics
 from kbroker.controller.registration import ControllerRegistration
+from kbroker.controller.rules.reassignment import is_due
 from kbroker.controller.trees import znodes
 from kbroker.controller.trees.tree import Delete, Node, Tree
 from kbroker.names import RandomBytes
@@ -56,6 +59,8 @@ class ActiveController:
         self._watches = watches
         self._events = events
         self._random_bytes = random_bytes
+        self._admin_requests = AdminRequests(controller, tree, watches, events)
+        self._store.add_listener(self._on_image)
         self._reported: list[tuple[BrokerRegistration, Sequence[tuple[bytes, int]]]] = []
         self.own_offline: Callable[[], Iterable[tuple[str, int]]] = tuple
         """Returns the partitions whose replica on this broker is in a failed data directory."""
@@ -77,6 +82,19 @@ class ActiveController:
         self._store.resign()
         self._channels.stop()
         self._elector.shutting_down.clear()
+        self._admin_requests.forget()
+
+    def _on_image(self, image: Image, changes: Sequence[Change]) -> None:
+        if not self._store.is_active:
+            return
+        for change in changes:
+            if isinstance(change, PartitionsChanged) and any(map(is_due, change.partitions.values())):
+                self._events.put(Event.REASSIGNMENTS)
+            elif isinstance(change, TopicConfigsChanged):
+                topic = image.topic(change.topic_name)
+                if topic is not None and any(partition.leader == NO_LEADER for partition in topic.partitions):
+                    # unclean.leader.election.enable may have been set, for this topic or for all.
+                    self._events.put(Event.ELECTIONS)
 
     async def handle(self, event: Event) -> None:
         match event:
@@ -90,6 +108,12 @@ class ActiveController:
                 await self._process_offline()
             case Event.DELETIONS:
                 await self._process_deletions()
+            case Event.ELECTIONS:
+                await self._elector.elect_leaders()
+            case Event.REASSIGNMENTS:
+                await self._controller.reassigner.finish_due()
+            case Event.ADMIN_REQUESTS:
+                await self._admin_requests.process()
             case Event.REBALANCE:
                 await self._elector.rebalance()
             case Event.CONFLICT:
@@ -127,6 +151,9 @@ class ActiveController:
         # First: an ISR must not shrink to a replica of this broker that is offline.
         await self._elector.mark_offline(holder[0], self.own_offline())
         await self._elector.elect_leaders(shrink_isrs=True)
+        reassigner = self._controller.reassigner
+        await (reassigner.finish_due() if elected is None else reassigner.resume())
+        await self._admin_requests.process()
         await self._process_log_dirs()
 
     async def read_brokers(self) -> dict[int, BrokerRegistration]:

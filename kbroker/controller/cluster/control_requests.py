@@ -2,7 +2,7 @@
 
 A broker that has registered gets the full state; later it gets the changes. LeaderAndIsr goes to the replicas of
 partitions with a new leader epoch, before the UpdateMetadata that goes to all brokers. StopReplica follows when a topic
-was deleted.
+was deleted, or a partition moved to other replicas.
 """
 
 from __future__ import annotations
@@ -98,9 +98,21 @@ def changed_state(
         requests.append(builder.leader_and_isr(elected, _new_partitions(before, elected), _INCREMENTAL))
     if states or removed or has_other_changes:
         requests.append(builder.update_metadata(states, removed))
-    if removed:
-        requests += builder.stop_replica(removed)
-    return requests
+    stopped = [(topic.name, dict(enumerate(map(_deleted, topic.partitions)))) for topic in removed]
+    stopped += _moved_away(before, states, broker.id).items()
+    return requests + builder.stop_replica(stopped)
+
+
+def _moved_away(before: Image, states: _States, broker_id: int) -> _States:
+    """Returns the partitions that the broker held and that now have other replicas, as it knew them but with the new
+    leader epoch: a broker deletes its replica only if the epoch is not older than its own."""
+    moved: _States = {}
+    for name, partitions in states.items():
+        for index, state in partitions.items():
+            known = before.partition(name, index)
+            if known is not None and broker_id in known.replicas and broker_id not in state.replicas:
+                moved.setdefault(name, {})[index] = known._replace(leader_epoch=state.leader_epoch)
+    return moved
 
 
 def _held_by(broker_id: int, states: _States) -> _States:
@@ -215,19 +227,19 @@ class _RequestBuilder:
             offline_replicas=[replica for replica in partition.replicas if not is_online(partition, replica, brokers)],
         )
 
-    def stop_replica(self, removed: Sequence[TopicImage]) -> list[ControlRequest]:
-        """Builds the request to delete the broker's replicas of deleted topics; an empty list if it has none."""
+    def stop_replica(self, stopped: Iterable[tuple[str, Mapping[int, PartitionState]]]) -> list[ControlRequest]:
+        """Builds the request to delete the broker's replicas among `stopped`; an empty list if it has none."""
         topic_states = []
-        for topic in removed:
-            held = [index for index, state in enumerate(topic.partitions) if self._broker.id in state.replicas]
-            if held:
-                states = [
-                    stop_replica.StopReplicaPartitionState(
-                        partition_index=index, leader_epoch=LEADER_DURING_DELETE, delete_partition=True
-                    )
-                    for index in held
-                ]
-                topic_states.append(stop_replica.StopReplicaTopicState(topic_name=topic.name, partition_states=states))
+        for name, partitions in stopped:
+            states = [
+                stop_replica.StopReplicaPartitionState(
+                    partition_index=index, leader_epoch=state.leader_epoch, delete_partition=True
+                )
+                for index, state in partitions.items()
+                if self._broker.id in state.replicas
+            ]
+            if states:
+                topic_states.append(stop_replica.StopReplicaTopicState(topic_name=name, partition_states=states))
         return (
             [ControlRequest(STOP_REPLICA, self._sender | {"topic_states": topic_states}, at_least=3)]
             if topic_states

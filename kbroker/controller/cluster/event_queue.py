@@ -21,6 +21,9 @@ class Event(Enum):
     LOG_DIRS = "a data directory of a broker failed"
     OFFLINE_REPLICAS = "a broker reported replicas in failed data directories"
     DELETIONS = "a topic was marked for deletion"
+    ELECTIONS = "the configs of a topic without a leader changed"
+    REASSIGNMENTS = "all target replicas of a moving partition are in sync"
+    ADMIN_REQUESTS = "a tool wrote a request below /admin"
     REBALANCE = "time to check for leaders that are not the preferred replica"
     CONFLICT = "another writer changed a node"
 

@@ -121,11 +121,11 @@ def _add_fresh(changes: list[Change], known: TopicImage | None, fresh: TopicImag
 
 
 def _with_known(state: PartitionState, known: PartitionState, *, has_offline_replicas: bool) -> PartitionState:
-    """Keeps what the request does not contain: failed replicas, or the adding and removing replicas."""
+    """Keeps what the request does not contain: LeaderAndIsr has no failed replicas, UpdateMetadata no moves."""
     if not has_offline_replicas:
-        state = state._replace(offline_replicas=known.offline_replicas)
-    if state.adding_replicas or state.removing_replicas or state.replicas != known.replicas:
-        return state
+        return state._replace(offline_replicas=known.offline_replicas)
+    if (state.replicas, state.leader_epoch) != (known.replicas, known.leader_epoch):
+        return state  # a replica gets the LeaderAndIsr of a move first
     return state._replace(adding_replicas=known.adding_replicas, removing_replicas=known.removing_replicas)
 
 

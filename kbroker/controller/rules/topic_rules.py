@@ -14,6 +14,7 @@ from kbroker.config.topic import validate_topic_configs
 from kbroker.controller.image import Image, TopicImage
 from kbroker.controller.rules.election import initial_state
 from kbroker.controller.rules.placement import place_replicas
+from kbroker.controller.rules.reassignment import is_reassigning
 from kbroker.errors import Refusal
 from kbroker.names import RandomBytes, random_uuid, topic_name_problem
 from kbroker.protocol.error_codes import ErrorCode
@@ -69,6 +70,11 @@ def plan_partitions(
 ) -> tuple[Replicas, ...] | Refusal:
     """Returns the replicas of each partition that must be added to reach `total`."""
     current = len(topic.partitions)
+    if any(is_reassigning(partition) for partition in topic.partitions):
+        return Refusal(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"A partition reassignment is in progress for the topic '{topic.name}'.",
+        )
     if total == current:
         return Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if total < current:
@@ -174,8 +180,12 @@ def _counted(
         )
     start, shift = (int.from_bytes(random_bytes(4), "big") % len(image.brokers) for _ in range(2))
     return tuple(
-        place_replicas(list(image.brokers), partitions=partitions, replication_factor=factor, start=start, shift=shift)
+        place_replicas(_racks(image), partitions=partitions, replication_factor=factor, start=start, shift=shift)
     )
+
+
+def _racks(image: Image) -> dict[int, str | None]:
+    return {broker.id: broker.rack for broker in image.brokers.values()}
 
 
 def _continued(topic: TopicImage, count: int, image: Image) -> list[Replicas]:
@@ -184,7 +194,7 @@ def _continued(topic: TopicImage, count: int, image: Image) -> list[Replicas]:
     preferred = topic.partitions[0].replicas[0]
     start = brokers.index(preferred) if preferred in brokers else 0
     return place_replicas(
-        brokers,
+        _racks(image),
         partitions=count,
         replication_factor=min(topic.replication_factor, len(brokers)),
         start=start,

@@ -26,7 +26,9 @@ __all__ = [
     "LOG_DIR_EVENT",
     "LOG_DIR_EVENTS",
     "PERSISTENT_PATHS",
+    "PREFERRED_REPLICA_ELECTION",
     "PRODUCER_ID_BLOCK",
+    "REASSIGN_PARTITIONS",
     "TOPICS",
     "BadNode",
     "ProducerIdBlock",
@@ -46,6 +48,8 @@ LOG_DIR_EVENT: Final = f"{LOG_DIR_EVENTS}/log_dir_event_"
 """Path of an announcement that a data directory has failed, without its sequence number."""
 CONFIG_CHANGE_PREFIX: Final = "/config/changes/config_change_"
 DELETE_TOPICS: Final = "/admin/delete_topics"
+REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
+PREFERRED_REPLICA_ELECTION: Final = "/admin/preferred_replica_election"
 
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
@@ -208,6 +212,47 @@ def decode_topic(topic: str, data: bytes) -> ReplicaAssignment:
 
 def _by_number(lists: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
     return {int(index): tuple(brokers) for index, brokers in lists.items()}
+
+
+def encode_reassignments(moves: Mapping[tuple[str, int], Sequence[int]]) -> bytes:
+    """Returns the content of /admin/reassign_partitions: new replicas by topic and partition."""
+    partitions = [
+        {"topic": topic, "partition": partition, "replicas": replicas} for (topic, partition), replicas in moves.items()
+    ]
+    return _dump({"version": 1, "partitions": partitions})
+
+
+def decode_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
+    entries = _partition_entries(data, "the reassignments")
+    moves = {key: entry.get("replicas") for key, entry in entries.items()}
+    if not all(isinstance(replicas, list) and all(map(_is_integer, replicas)) for replicas in moves.values()):
+        raise BadNode("The node of the reassignments has a partition without a list of brokers.")
+    return {key: tuple(replicas or ()) for key, replicas in moves.items()}
+
+
+def decode_preferred_election(data: bytes) -> list[tuple[str, int]]:
+    """Returns the partitions of /admin/preferred_replica_election."""
+    return list(_partition_entries(data, "the preferred replica election"))
+
+
+def _partition_entries(data: bytes, owner: str) -> dict[tuple[str, int], dict[str, Any]]:
+    entries = _load(data, owner).get("partitions")
+    if not isinstance(entries, list):
+        raise BadNode(f"The node of {owner} has no list of partitions.")
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for entry in entries:
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("topic"), str)
+            or not _is_integer(entry.get("partition"))
+        ):
+            raise BadNode(f"The node of {owner} has an entry without topic or partition.")
+        found[entry["topic"], entry["partition"]] = entry
+    return found
+
+
+def _is_integer(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def encode_log_dir_event(broker_id: int) -> bytes:

@@ -26,6 +26,7 @@ from kbroker.replication.fetching.leader_endpoint import LeaderEndpoint
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.follower_view import restart_after
 from kbroker.replication.partition import Partition
+from kbroker.replication.replication_quota import ReplicationQuota
 from kbroker.time_slice import TimeSlice
 
 __all__ = ["FetcherStats", "LeaderFetcher"]
@@ -53,11 +54,12 @@ _METADATA_ERRORS: Final = frozenset(
 
 
 class _PartitionFetchState:
-    __slots__ = ("delay_seconds", "error", "lag", "partition", "resume_at")
+    __slots__ = ("delay_seconds", "error", "is_in_sync", "lag", "partition", "resume_at")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.resume_at = 0.0
+        self.is_in_sync = False  # whether the last fetch reached the high watermark
         self.delay_seconds = _FIRST_DELAY_SECONDS
         self.lag = 0  # committed records of the leader that this replica did not have after its last fetch
         self.error: ErrorCode | None = None  # the error that was logged last: logged once, not at every retry
@@ -80,6 +82,7 @@ class LeaderFetcher:
         flusher: Flusher,
         config: BrokerConfig,
         clock: Clock,
+        quota: ReplicationQuota,
         *,
         broker_id: int,
         broker_epoch: Callable[[], int],
@@ -90,6 +93,7 @@ class LeaderFetcher:
         self._flusher = flusher
         self._config = config
         self._clock = clock
+        self._quota = quota
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._address = address
@@ -210,7 +214,7 @@ class LeaderFetcher:
         now = trio.current_time()
         positions: dict[FetchKey, FetchPosition] = {}
         for key, state in self._states.items():
-            if state.resume_at <= now:
+            if state.resume_at <= now and not self._is_throttled(state, now):
                 partition = state.partition
                 try:
                     log = partition.log
@@ -220,6 +224,15 @@ class LeaderFetcher:
                 except StorageFailure as failure:
                     self._delay(state, ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
         return positions
+
+    def _is_throttled(self, state: _PartitionFetchState, now: float) -> bool:
+        """Whether the throttle of the partition is exceeded. Then the partition is delayed."""
+        if state.is_in_sync or not self._quota.covers(state.partition):
+            return False
+        seconds = self._quota.excess_seconds()
+        if seconds:
+            state.resume_at = now + min(seconds, self._config.replica_fetch_wait_max_ms / 1000)
+        return seconds > 0
 
     async def _load_logs(self) -> None:
         """Loads logs in time slices: reading the ends of thousands of logs takes seconds."""
@@ -270,6 +283,9 @@ class LeaderFetcher:
             partition.append_fetched(records, data.high_watermark, data.log_start_offset)
             self.stats.bytes += len(records)
             state.lag = max(data.high_watermark - partition.log.log_end_offset, 0)
+            state.is_in_sync = partition.log.log_end_offset >= data.high_watermark
+            if records and self._quota.covers(partition):
+                self._quota.record(len(records))
             state.error = None
             state.delay_seconds = _FIRST_DELAY_SECONDS
 

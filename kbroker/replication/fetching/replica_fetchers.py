@@ -18,6 +18,7 @@ from kbroker.controller.image import NO_LEADER, Image
 from kbroker.replication.fetching.leader_fetcher import FetcherStats, LeaderFetcher
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition_table import PartitionTable
+from kbroker.replication.replication_quota import follower_quota
 
 __all__ = ["ReplicaFetchers"]
 
@@ -31,6 +32,7 @@ class ReplicaFetchers:
         self._config = config
         self._clock = clock
         self._broker_id = broker_id
+        self._quota = follower_quota(config, clock, broker_id)
         self._image = Image()
         self._leader_of: dict[tuple[str, int], int] = {}
         self._fetchers: dict[int, LeaderFetcher] = {}
@@ -79,6 +81,7 @@ class ReplicaFetchers:
                 self._flusher,
                 self._config,
                 self._clock,
+                self._quota,
                 broker_id=self._broker_id,
                 broker_epoch=self._broker_epoch,
                 address=self._address,

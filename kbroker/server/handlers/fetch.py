@@ -462,6 +462,8 @@ class _Fetch:
                 if code:
                     return _failure(target.index, code)
                 answer.high_watermark = log.high_watermark
+                if partition.leadership is not None and partition.leadership.is_throttled(self.replica_id):
+                    return answer
         size = min(target.max_bytes, max_bytes)
         is_first = self.size == 0 and request.version >= 3
         if offset >= bound or (size <= 0 and not is_first):
@@ -478,6 +480,8 @@ class _Fetch:
             ]
         answer.records = slice_ if request.version >= 4 else self._converted(slice_, offset, answer)
         partition.fetched_bytes += len(answer.records)
+        if self.replica_id >= 0 and partition.leadership is not None:
+            partition.leadership.on_sent(len(answer.records))
         return answer
 
     def _record_follower(self, partition: Partition, target: FetchTarget) -> ErrorCode:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from kbroker.controller.config_entities import DEFAULT_ENTITY, sanitize
-from kbroker.server.wire.rate_window import RateWindow
+from kbroker.rate_window import RateWindow
 
 __all__ = ["CONSUME", "MUTATION", "PRODUCE", "REQUEST", "QuotaRates", "TokenBucket"]
 

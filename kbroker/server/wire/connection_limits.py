@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kbroker.server.wire.rate_window import RateWindow
+from kbroker.rate_window import RateWindow
 
 __all__ = ["Admission", "ConnectionLimits", "ConnectionQuotas"]
 

@@ -9,9 +9,10 @@ import pytest
 import trio
 
 from kbroker.controller.changes import TopicAdded
-from kbroker.controller.image import Image
+from kbroker.controller.image import Image, PartitionState
 from kbroker.controller.metadata_loader import read_topics
 from kbroker.controller.rules.isr_rules import IsrProposal
+from kbroker.controller.rules.reassignment import is_reassigning
 from kbroker.controller.rules.topic_rules import NewTopic
 from kbroker.controller.trees import znodes
 from kbroker.errors import Refusal
@@ -22,14 +23,17 @@ STEPS = 40
 
 
 class Chaos:
-    def __init__(self, members: Members, seed: int) -> None:
+    def __init__(self, members: Members, seed: int, *, has_moves: bool = False) -> None:
         self.members = members
+        self.has_moves = has_moves
         self.random = random.Random(seed)
         self.topics = 0
         self.log: list[str] = []
 
     async def step(self) -> None:
         steps = [self.start, self.kill, self.expire, self.create, self.create, self.delete, self.configure, self.shrink]
+        if self.has_moves:
+            steps += [self.move, self.move, self.cancel, self.join_isrs]
         step = self.random.choice(steps)
         self.log.append(step.__name__)
         with suppress(Refusal):  # NOT_CONTROLLER after a change of the controller, or an existing name
@@ -82,15 +86,63 @@ class Chaos:
             if asked.member.is_controller and led:
                 await asked.controller.alter_partitions(one.id, one.member.broker_epoch, led)
 
+    async def move(self) -> None:
+        one = self.anyone()
+        if one.image.topics:
+            name = self.random.choice(list(one.image.topics))
+            brokers = self.random.sample(
+                sorted(one.image.brokers), self.random.randrange(1, len(one.image.brokers) + 1)
+            )
+            for asked in list(self.members.all.values()):
+                if asked.member.is_controller:
+                    await asked.controller.reassign({(name, index): brokers for index in range(2)})
+
+    async def cancel(self) -> None:
+        for asked in list(self.members.all.values()):
+            if asked.member.is_controller:
+                await asked.controller.reassign({(name, index): None for name, index, _ in moving(asked.image)[::2]})
+
+    async def join_isrs(self) -> None:
+        """Lets the leaders of moving partitions propose all their replicas, as if all had caught up."""
+        for asked in list(self.members.all.values()):
+            if asked.member.is_controller:
+                for name, index, state in moving(asked.image):
+                    leader = self.members.all.get(state.leader)
+                    proposal = IsrProposal(name, index, state.leader_epoch, state.partition_epoch, state.replicas)
+                    if leader is not None:
+                        await asked.controller.alter_partitions(leader.id, leader.member.broker_epoch, [proposal])
+
+    async def finish_moves(self) -> None:
+        members = self.members
+        with trio.fail_after(TIMEOUT_SECONDS):
+            while True:
+                await members.until(lambda: is_settled(members) and is_healthy(members.controller.image))
+                if not moving(members.controller.image):
+                    return
+                with suppress(Refusal):
+                    await self.join_isrs()
+                await trio.lowlevel.checkpoint()
+
     async def heal(self) -> None:
         for broker_id in (1, 2, 3):
             if broker_id not in self.members.all:
                 await self.members.start(broker_id)
 
 
+def moving(image: Image) -> list[tuple[str, int, PartitionState]]:
+    return [
+        (name, index, partition)
+        for name, topic in image.topics.items()
+        for index, partition in enumerate(topic.partitions)
+        if is_reassigning(partition)
+    ]
+
+
 def is_healthy(image: Image) -> bool:
     return len(image.brokers) == 3 and all(
-        partition.leader in partition.isr for topic in image.topics.values() for partition in topic.partitions
+        partition.leader in partition.isr and set(partition.isr) <= set(partition.replicas)
+        for topic in image.topics.values()
+        for partition in topic.partitions
     )
 
 
@@ -103,14 +155,16 @@ def is_settled(members: Members) -> bool:
     return epochs == {broker.id: broker.epoch for broker in active[0].image.brokers.values()}
 
 
+@pytest.mark.parametrize("has_moves", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-async def test_all_members_end_with_the_image_of_the_tree(sessions: Sessions, seed: int) -> None:
+async def test_all_members_end_with_the_image_of_the_tree(sessions: Sessions, seed: int, has_moves: bool) -> None:
     async with open_members(sessions) as members:
         await members.start(1)
-        chaos = Chaos(members, seed)
+        chaos = Chaos(members, seed, has_moves=has_moves)
         for _step in range(STEPS):
             await chaos.step()
         await chaos.heal()
+        await chaos.finish_moves()
         # More than once: the controller may still be electing leaders after all have agreed for a moment.
         with trio.fail_after(TIMEOUT_SECONDS):
             while True:

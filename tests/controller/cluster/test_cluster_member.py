@@ -188,6 +188,22 @@ async def test_an_unclean_leader_is_elected_only_where_the_topic_allows_it(three
     assert elector.unclean_elections == sum(elector.election_times.counts) == 2
 
 
+@pytest.mark.parametrize("entity", ["topics/t", "brokers/<default>"])
+async def test_unclean_election_can_be_enabled_for_a_partition_without_a_leader(three: Members, entity: str) -> None:
+    await create(three, (2, 3))
+    proposal = IsrProposal("t", 0, 0, 0, (2,))
+    await three.controller.controller.alter_partitions(2, three.all[2].member.broker_epoch, [proposal])
+    await three.kill(2)
+    await three.until_agreed(lambda image: partition_of(image).leader == NO_LEADER)
+    configs = {"unclean.leader.election.enable": "true"}
+    if entity == "topics/t":
+        await three.all[3].controller.alter_topic_configs("t", configs)
+    else:
+        await three.all[3].controller.update_entity_configs(entity, lambda _: configs)
+    image = await three.until_agreed(lambda image: partition_of(image).leader == 3)
+    assert partition_of(image).isr == (3,)
+
+
 async def test_a_new_controller_is_elected_and_loads_all_metadata(three: Members) -> None:
     before = await create(three)
     await three.kill(1)

@@ -122,3 +122,32 @@ def test_an_invalid_node_is_reported_in_one_line(decode: Callable[[bytes], objec
     with pytest.raises(BadNode) as problem:
         decode(data)
     assert "\n" not in str(problem.value)
+
+
+def test_reassignments_of_older_tools_are_read_and_written() -> None:
+    first, second = b'{"topic":"t","partition":0,"replicas":[1,2]}', b'{"topic":"t","partition":1,"replicas":[3]}'
+    data = b'{"version":1,"partitions":[%s,%s]}' % (first, second)
+    moves = {("t", 0): (1, 2), ("t", 1): (3,)}
+    assert znodes.decode_reassignments(data) == moves
+    assert znodes.encode_reassignments(moves) == data
+    assert znodes.decode_preferred_election(data) == list(moves)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"version":1}',
+        b'{"version":1,"partitions":{}}',
+        b'{"version":1,"partitions":[7]}',
+        b'{"version":1,"partitions":[{"topic":"t","partition":0}]}',
+        b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}',
+        b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[true]}]}',
+        b'{"version":1,"partitions":[{"topic":"t","partition":"0","replicas":[1]}]}',
+        b'{"version":1,"partitions":[{"partition":0,"replicas":[1]}]}',
+    ],
+)
+def test_a_bad_reassignment_is_refused(data: bytes) -> None:
+    with pytest.raises(znodes.BadNode):
+        znodes.decode_reassignments(data)

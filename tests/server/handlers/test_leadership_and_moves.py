@@ -98,12 +98,12 @@ async def reassign(broker: HandlerBroker, name: str, index: int, replicas: Seque
         ("orders", 0, [1, 2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("orders", 0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("orders", 0, [-1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ("moved", 0, [1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ("moved", 0, [3], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("orders", 7, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("nowhere", 0, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-async def test_reassignments_to_other_brokers_are_refused(
+async def test_reassignments_to_unknown_brokers_are_refused(
     stocked: HandlerBroker, version: int, name: str, index: int, replicas: list[int] | None, code: ErrorCode
 ) -> None:
     assert await reassign(stocked, name, index, replicas, version) == code

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.rate_window import RateWindow
 from kbroker.server.quotas.quota_rates import CONSUME, MUTATION, PRODUCE, QuotaRates
-from kbroker.server.wire.rate_window import RateWindow
 
 
 def rates(quotas: dict[str, dict[str, str]]) -> QuotaRates:

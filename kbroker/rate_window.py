@@ -11,12 +11,17 @@ _SHORTEST_SECONDS: Final = 0.001
 
 
 class RateWindow:
-    """Amounts in samples of equal length."""
+    """Amounts in samples of equal length.
 
-    __slots__ = ("_count", "_length", "_samples")
+    `may_burst`: a first amount counts as if it was spread over all samples but one. Else, as in Kafka's `SimpleRate`,
+    over the time since the first sample, at least over the length of one.
+    """
 
-    def __init__(self, count: int, length_seconds: float) -> None:
+    __slots__ = ("_count", "_length", "_may_burst", "_samples")
+
+    def __init__(self, count: int, length_seconds: float, *, may_burst: bool = True) -> None:
         self._count = count
+        self._may_burst = may_burst
         self._length = length_seconds
         self._samples: deque[list[float]] = deque()  # [begin, amount]
 
@@ -33,8 +38,11 @@ class RateWindow:
         if not self._samples:
             return 0
         elapsed = now - self._samples[0][0]
-        full_windows = int(elapsed / self._length)
-        elapsed = max(elapsed + max(self._count - 1 - full_windows, 0) * self._length, _SHORTEST_SECONDS)
+        if self._may_burst:
+            full_windows = int(elapsed / self._length)
+            elapsed = max(elapsed + max(self._count - 1 - full_windows, 0) * self._length, _SHORTEST_SECONDS)
+        else:
+            elapsed = max(elapsed, self._length)
         rate = sum(amount for _, amount in self._samples) / elapsed
         return int(1000 * elapsed * (rate - per_second) / per_second) if rate > per_second else 0
 
