@@ -98,9 +98,10 @@ class LogCleaner:
         """Compacts logs until log.cleaner.threads is lowered."""
         worker = self._workers[number]
         while number < self._config.log_cleaner_threads:
+            is_due = self._is_due  # before the look: a change during it must not be missed
             if not await self.clean_dirtiest(worker):
                 await in_thread(worker.end_process)
-                await self._back_off()
+                await self._back_off(is_due)
         await in_thread(worker.end_process)
         del self._workers[number]
 
@@ -112,8 +113,7 @@ class LogCleaner:
             for worker in self._workers.values():
                 worker.stop()
 
-    async def _back_off(self) -> None:
-        is_due = self._is_due
+    async def _back_off(self, is_due: trio.Event) -> None:
         with trio.move_on_after(max(self._config.log_cleaner_backoff_ms / 1000, _MIN_BACKOFF_SECONDS)):
             await is_due.wait()
 

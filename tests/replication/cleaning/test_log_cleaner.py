@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kbroker.controller.changes import TopicConfigsChanged
+from kbroker.controller.changes import EntityConfigsChanged, TopicConfigsChanged
 from kbroker.controller.image import Image
 from kbroker.errors import StorageFailure
 from kbroker.log.cleaning.compaction import Compaction
@@ -403,3 +404,39 @@ async def test_it_may_be_turned_off(broker: CleaningBroker) -> None:
     broker.config.__dict__["log_cleaner_enable"] = False
     await broker.cleaner.run()
     assert len(broker.pairs()) == 20
+
+
+async def test_as_many_logs_as_configured_are_compacted_at_a_time(
+    broker: CleaningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.add(topic_of("other", number=8, configs=COMPACTED))
+    broker.fill("other")
+    build_map = Compaction.build_map
+    begun: list[Compaction] = []
+    may_go_on = threading.Event()
+
+    def build_together(self: Compaction) -> int:
+        trio.from_thread.run_sync(begun.append, self)
+        assert may_go_on.wait(60)
+        return build_map(self)
+
+    monkeypatch.setattr(Compaction, "build_map", build_together)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.cleaner.run)
+        with trio.fail_after(60):
+            while not begun:
+                await trio.lowlevel.checkpoint()
+            await wait_all_tasks_blocked(0.01)
+            assert len(begun) == 1
+            broker.config.__dict__["log_cleaner_threads"] = 2
+            broker.cleaner.on_image(Image(), [EntityConfigsChanged("brokers/<default>", {})])
+            while len(begun) < 2:
+                await trio.lowlevel.checkpoint()
+            may_go_on.set()
+            while broker.partition("other").log.cleaner_offset != 20:
+                await trio.lowlevel.checkpoint()
+        await wait_compacted(broker, 20)
+        nursery.cancel_scope.cancel()
+    assert [offset for offset, _, _ in broker.pairs("other")] == [17, 18, 19]
+    # Each has its share of the memory, as in Kafka.
+    assert [compaction._limits.dedupe_buffer_size for compaction in begun[:2]] == [128 << 20, 64 << 20]
