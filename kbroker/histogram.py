@@ -37,7 +37,8 @@ class Histogram:
 
     def add(self, bucket: int, count: int, milliseconds: float) -> None:
         """Adds the same value `count` times. `bucket` is its bucket."""
-        self.counts[bucket] += count
+        counts = self.counts
+        counts[bucket] = counts[bucket] + count  # `+=` would add objects, not integers, when it is compiled
         self.sum_ms += count * milliseconds
 
     def observe(self, milliseconds: float) -> None:
@@ -46,6 +47,11 @@ class Histogram:
     def include(self, other: Histogram) -> None:
         self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
         self.sum_ms += other.sum_ms
+
+    def exclude(self, other: Histogram) -> None:
+        """Removes the values of `other`, which must all have been added here."""
+        self.counts = [ours - theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
+        self.sum_ms -= other.sum_ms
 
     def with_zeros(self, count: int) -> Histogram:
         """Returns a copy that has `count` values in all: the missing ones are 0."""

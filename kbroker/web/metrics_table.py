@@ -84,7 +84,7 @@ HANDLER_IDLE = gauge(
     "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
     "Share of the time, 0 to 1, in which the event loop handled no requests, over about the last minute.",
 )
-RUN_TIME = histogram("kbroker_run_ms", "Milliseconds for which a run of requests kept the event loop.")
+BUSY_TIME = counter("kbroker_requests_seconds_total", "Seconds in which the event loop handled requests.")
 LOOP_LAG = histogram(
     "kbroker_loop_lag_ms", "Milliseconds by which the event loop woke up a task too late, measured once a second."
 )
@@ -249,7 +249,7 @@ METRICS: Final = (
     *(BROKER_STATE, INFO),
     *(MESSAGES_IN, BYTES_IN, BYTES_OUT),
     *(PRODUCE_REQUESTS, FETCH_REQUESTS, FAILED_PRODUCES, FAILED_FETCHES),
-    *(REQUESTS, TOTAL_TIME, LOCAL_TIME, REMOTE_TIME, THROTTLE_TIME, ERRORS, HANDLER_IDLE, RUN_TIME, LOOP_LAG),
+    *(REQUESTS, TOTAL_TIME, LOCAL_TIME, REMOTE_TIME, THROTTLE_TIME, ERRORS, HANDLER_IDLE, BUSY_TIME, LOOP_LAG),
     *(CONNECTIONS, MEMORY_USED, MEMORY_AVAILABLE, WAITING, FETCH_SESSIONS, PEER_ERRORS, BUGS),
     *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS),
     *(ISR_SHRINKS, ISR_EXPANDS, FAILED_ISR_UPDATES),

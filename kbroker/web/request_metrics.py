@@ -49,8 +49,8 @@ def _sum_of(parts: Iterable[RequestTimes]) -> RequestTimes:
     whole = RequestTimes()
     errors = Counter[int]()
     for part in parts:
-        whole.total.include(part.total)
         whole.local.include(part.local)
+        whole.waiting.include(part.waiting)
         whole.remote.include(part.remote)
         whole.throttle.include(part.throttle)
         errors.update(part.errors)
@@ -59,8 +59,9 @@ def _sum_of(parts: Iterable[RequestTimes]) -> RequestTimes:
 
 
 def _add_times(samples: Samples, name: str, times: RequestTimes) -> None:
-    answered = sum(times.total.counts)
-    samples.add_histogram(table.TOTAL_TIME, times.total, name)
+    total = times.total()
+    answered = sum(total.counts)
+    samples.add_histogram(table.TOTAL_TIME, total, name)
     samples.add_histogram(table.LOCAL_TIME, times.local, name)
     samples.add_histogram(table.REMOTE_TIME, times.remote.with_zeros(answered), name)
     if any(times.throttle.counts):
@@ -78,5 +79,5 @@ def _error_name(code: int) -> str:
 
 def read_loop(samples: Samples, network: Network) -> None:
     samples.add(table.HANDLER_IDLE, round(network.load.idle_share, 4))
-    samples.add_histogram(table.RUN_TIME, network.run.times)
+    samples.add(table.BUSY_TIME, round(network.run.busy_ms / 1000, 6))
     samples.add_histogram(table.LOOP_LAG, network.load.lag)

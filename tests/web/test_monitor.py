@@ -122,7 +122,7 @@ async def test_requests_show_with_their_times(tmp_path: Path, port: Port) -> Non
         assert buckets[-1] == seen[of_request(f"{name}_count", "Produce")] == 3
     assert seen[of_request("totaltimems_sum", "Produce")] > 0
     assert seen[of_request("remotetimems_sum", "Produce")] == 0
-    assert seen["kbroker_run_ms_count"] >= 4
+    assert seen["kbroker_requests_seconds_total"] > 0
     assert 0 <= seen["kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent"] <= 1
 
 

@@ -20,14 +20,16 @@ __all__ = ["RequestTally", "RequestTimes"]
 class RequestTimes:
     """Times and errors of the requests of one API.
 
-    `remote` and `throttle` hold only requests that waited or were throttled; for all others these times are 0.
+    `local` holds the durations of the runs that handled requests, `waiting` the same for requests that their run did
+    not answer. `remote` and `throttle` hold only requests that waited or were throttled; for all others these times are
+    0.
     """
 
-    __slots__ = ("errors", "local", "remote", "throttle", "total")
+    __slots__ = ("errors", "local", "remote", "throttle", "waiting")
 
     def __init__(self) -> None:
-        self.total = Histogram()
         self.local = Histogram()
+        self.waiting = Histogram()
         self.remote = Histogram()
         self.throttle = Histogram()
         self.errors: dict[int, int] = {}
@@ -39,8 +41,15 @@ class RequestTimes:
 
     def on_delayed(self, milliseconds: float) -> None:
         """Counts a request that was answered after the run in which it arrived."""
-        self.total.observe(milliseconds)
         self.remote.observe(milliseconds)
+
+    def total(self) -> Histogram:
+        """Returns the times of all answered requests. Computed here: most requests are answered by their run."""
+        total = Histogram()
+        total.include(self.local)
+        total.exclude(self.waiting)
+        total.include(self.remote)
+        return total
 
 
 class RequestTally:
@@ -69,9 +78,10 @@ class RequestTally:
             self.times.on_delayed(1000.0 * (run.monotonic() - began))
 
     def on_run_ended(self, bucket: int, milliseconds: float) -> None:
-        times = self.times
-        self.received += self.in_run
-        times.local.add(bucket, self.in_run, milliseconds)
-        times.total.add(bucket, self.answered_in_run, milliseconds)
+        times, handled = self.times, self.in_run
+        self.received += handled
+        times.local.add(bucket, handled, milliseconds)
+        if self.answered_in_run != handled:
+            times.waiting.add(bucket, handled - self.answered_in_run, milliseconds)
         self.in_run = 0
         self.answered_in_run = 0

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.clock import Clock
-from kbroker.histogram import Histogram, bucket_of
+from kbroker.histogram import bucket_of
 
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
@@ -62,12 +62,12 @@ class Run:
         "_flushes",
         "_now_ms",
         "began",
+        "busy_ms",
         "is_open",
         "monotonic",
         "partitions",
         "produces",
         "tallies",
-        "times",
     )
 
     def __init__(self, clock: Clock) -> None:
@@ -83,8 +83,8 @@ class Run:
         self.produces: list[StagedProduce] = []
         self.tallies: list[RequestTally] = []
         """Tallies of the APIs and versions that the run has handled."""
-        self.times = Histogram()
-        """Durations of runs: for so long each of them kept the loop."""
+        self.busy_ms: float = 0.0
+        """Sum of the durations of all runs."""
 
     def begin(self, now: float) -> None:
         """Opens the run. `now` is the time of its poll, on the monotonic clock."""
@@ -154,7 +154,7 @@ class Run:
         now = self.monotonic()
         milliseconds = 1000.0 * (now - self.began)
         bucket = bucket_of(milliseconds)
-        self.times.add(bucket, 1, milliseconds)
+        self.busy_ms += milliseconds
         tallies = self.tallies
         for tally in tallies:
             tally.on_run_ended(bucket, milliseconds)

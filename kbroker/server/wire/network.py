@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kbroker.clock import Clock
-from kbroker.histogram import Histogram
 from kbroker.server.wire.connection_limits import ConnectionLimits, ConnectionQuotas
 from kbroker.server.wire.connection_reports import ConnectionReports
 from kbroker.server.wire.delayed_close import DelayedClose
@@ -29,8 +28,8 @@ class ConnectionRun(Protocol):
     """Run of requests, as far as connections and watchers know it: `begin`, call connections, `end`. Never nested."""
 
     @property
-    def times(self) -> Histogram:
-        """Returns the durations of all runs."""
+    def busy_ms(self) -> float:
+        """Returns the sum of the durations of all runs."""
         ...
 
     def begin(self, now: float) -> None:
@@ -112,7 +111,7 @@ class Network:
         self.quotas.forget_idle(now)
         self.delayed_close.close_all()
         self.reports.on_sweep()
-        self.load.on_sweep(now, self.run.times.sum_ms)
+        self.load.on_sweep(now, self.run.busy_ms)
 
     def call(self, connection: Connection, method: Callable[[], None]) -> None:
         """Calls a method of the connection. A bug there closes this connection and no other."""
