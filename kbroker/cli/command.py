@@ -127,7 +127,7 @@ def _note_profile(ctx: click.Context, option: click.Parameter, name: str | None)
 def _select_bootstrap(ctx: click.Context, option: click.Parameter, given: str) -> str:
     """Returns the addresses to connect to (click callback).
 
-    What is typed wins over the environment, and the environment over the file; an address wins over a profile.
+    Options win over the environment, and the environment over the file; an address wins over a profile.
     """
     from kbroker.cli.profiles import find_profile
 

@@ -34,7 +34,7 @@ def command() -> None:
     ],
 )
 @click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
-@click.option("--broker", "brokers", type=int, metavar="ID", multiple=True, help="Only this broker. Repeatable.")
+@click.option("--broker", "brokers", type=int, metavar="ID", multiple=True, help="Show only this broker. Repeatable.")
 @click.option("--partitions", "with_partitions", is_flag=True, help="Show each replica. Default with TOPIC.")
 @json_option
 @bootstrap_option

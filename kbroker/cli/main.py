@@ -102,8 +102,7 @@ def _print_version(ctx: click.Context, _option: click.Parameter, is_requested: b
 def kbroker(ctx: click.Context) -> None:
     """Run a Kafka broker, and manage Kafka clusters.
 
-    Commands that connect to a broker also work with Apache Kafka. docs/cli.md has the command for each of Kafka's
-    scripts.
+    Commands that connect to a broker also work with Apache Kafka. docs/cli.md lists the command for each Kafka script.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -38,7 +38,7 @@ def _entity_options(function: Function) -> Function:
             f"--{option}",
             option.replace("-", "_"),
             metavar="NAME",
-            help=f"Quotas of this {about}; '{DEFAULT}' for every {about} without quotas of its own.",
+            help=f"Quotas of this {about}; '{DEFAULT}' for every {about} that has none.",
         )(function)
     return function
 
@@ -110,7 +110,7 @@ def _number(limit: float) -> str:
             "kbroker quotas set --client-id billing producer_byte_rate=1048576 consumer_byte_rate=2097152",
             "Limit a client id to 1 MiB/s of writes and 2 MiB/s of reads",
         ),
-        ("kbroker quotas set --user default request_percentage=50", "Limit every user without quotas of its own"),
+        ("kbroker quotas set --user default request_percentage=50", "Limit every user that has no quotas"),
         ("kbroker quotas set --ip 10.0.0.7 connection_creation_rate=5", "Limit new connections of an address"),
     ],
 )

@@ -137,12 +137,12 @@ def _replication_factor(topic: TopicInfo) -> int:
 @click.option(
     "--under-replicated",
     is_flag=True,
-    help="Only topics with partitions whose ISR lacks replicas, and these partitions. Includes internal topics.",
+    help="List only topics with partitions whose ISR lacks replicas, and these partitions. Includes internal topics.",
 )
 @click.option(
     "--unavailable",
     is_flag=True,
-    help="Only topics with partitions without a leader, and these partitions. Includes internal topics.",
+    help="List only topics with partitions without a leader, and these partitions. Includes internal topics.",
 )
 @json_option
 @bootstrap_option

@@ -29,7 +29,7 @@ class ActiveProducer(NamedTuple):
     producer_epoch: int
     last_sequence: int
     last_timestamp: int
-    """Of its last batch, in ms since 1970; -1 if it is not known."""
+    """Timestamp of its last batch, in ms since 1970; -1 if it is not known."""
     coordinator_epoch: int
     start_offset: int
     """First offset of its open transaction; -1 if none is open."""

@@ -35,7 +35,7 @@ _FIRST_WITH_MAGIC_2: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
 _RECORD_OVERHEAD: Final = 24
 _STICKY_BYTES: Final = 16 * 1024
-"""Records without a key change the partition after this many bytes: batch.size of Kafka's producer (KIP-794)."""
+"""Records without a key change the partition after this many bytes: batch.size of Java producers (KIP-794)."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 

@@ -22,7 +22,7 @@ _EXACT: Final = 0
 _DEFAULT: Final = 1
 
 QuotaEntity = Mapping[str, str | None]
-"""Entity type -> name; None for the default entity, which applies to all names without a quota of their own."""
+"""Entity type -> name; None for the default entity, which applies to all names without a quota."""
 
 
 class ClientQuotas(NamedTuple):

@@ -14,7 +14,7 @@ __all__ = ["HIGH_WATERMARK", "delete_records"]
 DELETE_RECORDS: Final = api(21)
 
 HIGH_WATERMARK: Final = -1
-"""In place of an offset: delete all committed records."""
+"""Offset that deletes all committed records."""
 
 _TIMEOUT_MS: Final = 30_000
 

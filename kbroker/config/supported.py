@@ -63,6 +63,6 @@ def _check_quorum(config: BrokerConfig) -> None:
 
 def _several_nodes(problem: str) -> UserError:
     return UserError(
-        f"{problem}, but kbroker has no KRaft quorum: each node would become a cluster of its own. Set "
+        f"{problem}, but kbroker has no KRaft quorum: each node would become a separate cluster. Set "
         "zookeeper.connect for a cluster, or process.roles=broker,controller and one voter for a single node."
     )
