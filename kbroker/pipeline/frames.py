@@ -15,6 +15,7 @@ from kbroker.errors import UserError
 from kbroker.pipeline.definition import Deduplication, PipelineStep, SqlStep, TableOnDisk, TopicsToRead, Watermark
 from kbroker.pipeline.problems import first_line
 from kbroker.pipeline.progress import ROWS_OUT
+from kbroker.pipeline.session import require_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,9 @@ def apply_steps(frame: DataFrame, steps: Sequence[PipelineStep], tables: Mapping
 def _apply(frame: DataFrame, step: PipelineStep, *, has_watermark: bool) -> DataFrame:
     match step:
         case SqlStep(sql):
-            # Spark resolves the name at once: later pipelines of the session may use the same view.
+            require_classic(frame.sparkSession, "A step with SQL")
+            # Spark resolves the name at once: later pipelines of the session may use the same view. Spark Connect
+            # resolves it when the query starts.
             frame.createOrReplaceTempView(RECORDS)
             result = frame.sparkSession.sql(sql)
             frame.sparkSession.catalog.dropTempView(RECORDS)

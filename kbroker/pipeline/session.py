@@ -153,7 +153,7 @@ def open_session(
 def require_classic(session: SparkSession, part: str) -> None:
     """Raises UserError if the session is one of Spark Connect, whose server runs the code of a batch."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
-        raise UserError(f"{part} does not run on Spark Connect. Use another --master, or delivery = 'at-least-once'")
+        raise UserError(f"{part} does not run on Spark Connect. Use another --master")
 
 
 def _settings(
