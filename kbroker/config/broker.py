@@ -378,6 +378,7 @@ class BrokerConfig(InactiveBrokerConfig):
         30_000, None, "A follower that has not caught up with the leader for this time is removed from the ISR."
     )
     replica_socket_timeout_ms = int32(30_000, None, "Timeout of requests to leaders.")
+    request_timeout_ms = int32(30_000, None, "Timeout of requests that this broker sends.")
     reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids are larger than this number.", retired=True)
     socket_listen_backlog_size = int32(
         50, at_least(1), "Maximum number of connections that wait to be accepted.", has_effect=False
