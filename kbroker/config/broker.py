@@ -381,6 +381,7 @@ class BrokerConfig(InactiveBrokerConfig):
     replica_socket_timeout_ms = int32(30_000, None, "Timeout of requests to leaders.")
     replication_quota_window_num = int32(11, at_least(1), "Number of samples kept in memory for replication quotas.")
     replication_quota_window_size_seconds = int32(1, at_least(1), "Time span of each sample for replication quotas.")
+    request_timeout_ms = int32(30_000, None, "Timeout of requests that this broker sends.")
     reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids are larger than this number.", retired=True)
     socket_listen_backlog_size = int32(
         50, at_least(1), "Maximum number of connections that wait to be accepted.", has_effect=False

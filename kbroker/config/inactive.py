@@ -337,7 +337,6 @@ class InactiveBrokerConfig(ConfigTable):
     )
     replica_selector_class = optional_string("Java class that selects the replica that a consumer fetches from.")
     replica_socket_receive_buffer_bytes = int32(64 * 1024, None, "Receive buffer of the sockets of fetches to leaders.")
-    request_timeout_ms = int32(30_000, None, "Timeout of requests that this broker sends.")
     sasl_client_callback_handler_class = class_name(None, "Java class of the SASL client callback handler.")
     sasl_enabled_mechanisms = strings(("GSSAPI",), None, "Enabled SASL mechanisms.", update=PER_BROKER)
     sasl_jaas_config = password("JAAS login context for SASL connections.", update=PER_BROKER)

@@ -1,30 +1,36 @@
 """The transaction coordinator of a broker: one shard for each partition of `__transaction_state` that it leads.
 
 Aborts transactions that exceed their timeout, expires idle transactional ids, and verifies for partitions that a
-producer's records belong to a transaction. The rules of transactions are in the shards.
+producer's records belong to a transaction, if necessary through the coordinator on another broker. The rules of
+transactions are in the shards.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
 
 from kbroker.clock import Clock
-from kbroker.coordinator.markers import Markers
+from kbroker.controller.changes import Change
+from kbroker.controller.image import NO_LEADER, Image
+from kbroker.coordinator.admission_requests import PendingAdmission, TransactionAdmission
+from kbroker.coordinator.marker_delivery import MarkerDelivery
 from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.coordinator.shard_log import Timers
 from kbroker.coordinator.shard_table import ShardTable
+from kbroker.coordinator.transaction_channels import TransactionChannels
 from kbroker.coordinator.transaction_driver import TransactionDriver
 from kbroker.errors import Refusal
-from kbroker.names import TRANSACTION_STATE, TopicPartition
+from kbroker.names import TRANSACTION_STATE
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.time_slice import TimeSlice
 from kbroker.transaction.replay import TransactionReplay
+from kbroker.transaction.result import TransactionResult
 from kbroker.transaction.shard import TransactionShard
 
 __all__ = ["TransactionConfig", "TransactionCoordinator"]
@@ -47,10 +53,16 @@ class TransactionCoordinator:
         config: TransactionConfig,
         clock: Clock,
         timers: Timers,
-        markers: Markers,
+        markers: MarkerDelivery,
+        leader_of: Callable[[str, int], int | None],
+        channels: TransactionChannels,
         create_topic: Callable[[], Awaitable[object]],
     ) -> None:
-        self.markers = markers
+        """`leader_of` returns a broker id, NO_LEADER, or None if the partition does not exist."""
+        self._broker_id = broker_id
+        self._leader_of = leader_of
+        self._channels = channels
+        self._markers = markers
         self._config = config
         self._clock = clock
         self._timers = timers
@@ -66,35 +78,55 @@ class TransactionCoordinator:
 
     def _new_driver(self, partition: Partition) -> TransactionDriver:
         return TransactionDriver(
-            partition, TransactionShard(), clock=self._clock, timers=self._timers, markers=self.markers
+            partition, TransactionShard(), clock=self._clock, timers=self._timers, markers=self._markers
         )
+
+    def on_image(self, image: Image, changes: Sequence[Change]) -> None:
+        self._channels.on_image(image, changes)
+        self.shards.on_image(image, changes)
 
     # Verification of transactional records
 
-    def admit(
-        self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition, *, adds: bool
-    ) -> ErrorCode:
-        """Returns NONE if the producer (id, epoch) may write to a partition in its transaction (KIP-890).
+    def admit(self, admission: TransactionAdmission, done: Callable[[ErrorCode], None]) -> None:
+        """Calls `done` with NONE if the producer may write to the partition in its transaction (KIP-890).
 
-        The partition must be part of the transaction; with `adds` it is added here.
+        The partition must be part of the transaction; with `adds` it is added. `done` is called when the coordinator
+        has committed that; perhaps before this method returns.
         """
+        if not self.shards.has_topic:
+            done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        leader = self._leader_of(TRANSACTION_STATE, self.shards.partition_for(admission.transactional_id))
+        if leader == self._broker_id:
+            self._admit_here(admission, done)
+        elif leader is None or leader == NO_LEADER:
+            done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self._channels.admissions.put(leader, PendingAdmission(admission, done))
+
+    def _admit_here(self, admission: TransactionAdmission, done: Callable[[ErrorCode], None]) -> None:
+        transactional_id, producer_id, epoch, adds, partition = admission
         try:
             driver = self.shards.find(transactional_id)
         except Refusal as refusal:
-            return ErrorCode(refusal.code)
-        shard = driver.shard
-        if not adds:
-            return shard.verify(transactional_id, *producer, partition)
-        result = shard.add_partitions(transactional_id, *producer, [partition], driver.now_ms(), client_version=2)
-        codes: list[int] = []
-        # Unlike Kafka, does not wait until the addition is committed before the records are appended.
-        driver.apply(transactional_id, result, PendingResponse(lambda done: None, codes.append))
-        return ErrorCode(codes[0]) if codes else result.error
+            done(ErrorCode(refusal.code))
+            return
+        if adds:
+            result = driver.shard.add_partitions(
+                transactional_id, producer_id, epoch, [partition], driver.now_ms(), client_version=2
+            )
+        else:
+            result = TransactionResult(driver.shard.verify(transactional_id, producer_id, epoch, partition))
+        # Even a verification waits until the shard's records are committed: a transaction that the next coordinator
+        # does not know would never end in the partition.
+        pending = PendingResponse(lambda answer: done(answer.error), lambda code: done(ErrorCode(code)))
+        driver.apply(transactional_id, result, pending)
 
     # Background
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._channels.run)
             nursery.start_soon(self._every, self._config.abort_interval_ms, self._abort_timed_out)
             nursery.start_soon(self._every, self._config.expiry_interval_ms, self._expire)
             while True:

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from kbroker.clock import Clock
-from kbroker.coordinator.markers import Markers, TransactionEnd
+from kbroker.coordinator.marker_delivery import MarkerDelivery
+from kbroker.coordinator.markers import TransactionEnd
 from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.coordinator.shard_log import CoordinatedPartition, ShardLog, Timers
 from kbroker.protocol.error_codes import ErrorCode
@@ -33,7 +34,7 @@ class LedPartition(CoordinatedPartition, Protocol):
 
 class TransactionDriver:
     def __init__(
-        self, partition: LedPartition, shard: TransactionShard, *, clock: Clock, timers: Timers, markers: Markers
+        self, partition: LedPartition, shard: TransactionShard, *, clock: Clock, timers: Timers, markers: MarkerDelivery
     ) -> None:
         self.log = ShardLog(partition, shard.replay, clock=clock, timers=timers)
         self.shard = shard
@@ -48,10 +49,14 @@ class TransactionDriver:
         return self._clock.now_ms()
 
     def on_loaded(self) -> None:
-        """Resumes the transactions whose end the previous coordinator decided: writes their markers."""
+        """Resumes the transactions whose end the previous coordinator decided: writes their markers.
+
+        Waits until the loaded decisions are committed: a replica without them may still become the coordinator.
+        """
         self.is_loaded = True
         for transactional_id in self.shard.prepared():
-            self._write_markers(transactional_id, self.shard.transactions[transactional_id])
+            prepared = self.shard.transactions[transactional_id]
+            self.log.when_committed(partial(self._write_markers, transactional_id, prepared))
 
     def flush(self) -> None:
         """Does nothing: a transaction shard queues no records."""
@@ -93,7 +98,8 @@ class TransactionDriver:
             prepared.state is TransactionState.PREPARE_COMMIT,
             self._partition.leader_epoch,
         )
-        self._markers.write(end, prepared.partitions, partial(self._complete, transactional_id, prepared))
+        completed = partial(self._complete, transactional_id, prepared)
+        self._markers.write(end, prepared.partitions, completed, is_wanted=lambda: not self._is_unloaded)
 
     def _complete(self, transactional_id: str, prepared: Transaction) -> None:
         if self._is_unloaded or self.shard.transactions.get(transactional_id) != prepared:

@@ -35,7 +35,7 @@ from kbroker.replication.leader_state import LeaderState
 from kbroker.replication.peers import Peers
 from kbroker.replication.storage_gate import StorageGate
 
-__all__ = ["LongCheck", "Partition", "long_check"]
+__all__ = ["LongCheck", "Partition", "long_check", "short_check"]
 
 _BATCHES_SINCE = 3
 _ZSTD_SINCE = 7
@@ -53,6 +53,13 @@ def long_check(partition: Partition, records: memoryview, version: int, now_ms: 
     """Returns the check of records for which `stage` has returned CHECK_IN_THREAD. It may run in any thread."""
     is_message_set = version < _BATCHES_SINCE and not _is_batch(records)
     return partial(partition.log.append_rules.check_at_length, records, now_ms, is_message_set=is_message_set)
+
+
+def short_check(partition: Partition, records: memoryview, version: int, now_ms: int) -> CheckedBatch | Rejection:
+    """Checks a batch as `stage` does, and stages nothing. Returns LONG_CHECK if that takes too long on the loop."""
+    if _is_batch(records) and records[_CODEC_POSITION] & 7 == _ZSTD and version < _ZSTD_SINCE:
+        return Rejection(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, _no_zstd(version))
+    return partition.log.append_rules.check(records, now_ms)
 
 
 def _is_batch(records: memoryview) -> bool:

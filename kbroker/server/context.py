@@ -11,6 +11,7 @@ from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.coordinator.markers import Markers
 from kbroker.coordinator.transaction_coordinator import TransactionCoordinator
 from kbroker.replication.log_dirs import LogDirs
 from kbroker.replication.partition_table import PartitionTable
@@ -47,6 +48,7 @@ class Context:
     run: Run
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    markers: Markers
     quotas: Quotas
     auto_creation: AutoCreationRate
     thread_work: ThreadWork

@@ -16,7 +16,9 @@ from kbroker.config.group import consumer_timeouts
 from kbroker.controller.changes import EntityConfigsChanged, TopicAdded
 from kbroker.controller.controller import Controller
 from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.coordinator.marker_delivery import MarkerDelivery
 from kbroker.coordinator.markers import Markers
+from kbroker.coordinator.transaction_channels import TransactionChannels
 from kbroker.coordinator.transaction_coordinator import TransactionConfig, TransactionCoordinator
 from kbroker.group.consumer.assignors import known_assignors
 from kbroker.group.result import ConsumerTimeouts, GroupCoordinatorConfig
@@ -64,6 +66,7 @@ class ContextBuilder:
         deadlines = Deadlines()
         run = Run(self._clock)
         groups = self._groups(deadlines, run)
+        markers = Markers(find=self._find_led, groups=groups, clock=self._clock)
         return Context(
             broker_id=self._broker_id,
             config=self._config,
@@ -82,7 +85,8 @@ class ContextBuilder:
             deadlines=deadlines,
             run=run,
             groups=groups,
-            transactions=self._transactions(deadlines, groups),
+            transactions=self._transactions(deadlines, markers),
+            markers=markers,
             quotas=self._quotas(deadlines),
             auto_creation=AutoCreationRate(self._clock),
             thread_work=ThreadWork(self._clock),
@@ -117,20 +121,28 @@ class ContextBuilder:
         controller.add_listener(groups.on_image)
         return groups
 
-    def _transactions(self, deadlines: Deadlines, groups: GroupCoordinator) -> TransactionCoordinator:
-        config, controller, table = self._config, self._controller, self._replicas.table
-        log_dirs = self._replicas.log_dirs
+    def _find_led(self, topic: str, index: int) -> Partition | ErrorCode:
+        """Returns a partition that this broker leads, or the error for a marker that must be written to it."""
+        if self._replicas.log_dirs.is_offline(topic, index):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        is_known = self._controller.image.partition(topic, index) is not None
+        missing = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self._replicas.table.get(topic, index) or missing
 
-        def find(topic: str, index: int) -> Partition | ErrorCode:
-            if log_dirs.is_offline(topic, index):
-                return ErrorCode.KAFKA_STORAGE_ERROR
-            is_known = controller.image.partition(topic, index) is not None
-            missing = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return table.get(topic, index) or missing
+    def _leader_of(self, topic: str, index: int) -> int | None:
+        partition = self._controller.image.partition(topic, index)
+        return None if partition is None else partition.leader
 
+    def _transactions(self, deadlines: Deadlines, markers: Markers) -> TransactionCoordinator:
+        config, controller = self._config, self._controller
+        channels = TransactionChannels(
+            broker_id=self._broker_id,
+            listener_name=config.inter_broker_endpoint.name,
+            timeout_s=config.request_timeout_ms / 1000,
+        )
         transactions = TransactionCoordinator(
             broker_id=self._broker_id,
-            partitions=table,
+            partitions=self._replicas.table,
             config=TransactionConfig(
                 config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
                 config.transaction_remove_expired_transaction_cleanup_interval_ms,
@@ -138,13 +150,19 @@ class ContextBuilder:
             ),
             clock=self._clock,
             timers=deadlines,
-            markers=Markers(find=find, groups=groups, clock=self._clock, timers=deadlines),
+            markers=MarkerDelivery(
+                broker_id=self._broker_id,
+                leader_of=self._leader_of,
+                append=markers.append,
+                send=channels.markers.put,
+                timers=deadlines,
+            ),
+            leader_of=self._leader_of,
+            channels=channels,
             create_topic=partial(self._internal_topics.create, TRANSACTION_STATE),
         )
-        transactions.shards.on_image(
-            controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()]
-        )
-        controller.add_listener(transactions.shards.on_image)
+        transactions.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
+        controller.add_listener(transactions.on_image)
         return transactions
 
 

@@ -19,10 +19,24 @@ RETRY_SECONDS = 0.02
 
 
 class TransactionalProducer:
-    """`version` 0: adds its partitions itself. 2: epochs grow with every transaction."""
+    """`version` 0: adds its partitions itself. 2: epochs grow with every transaction.
 
-    def __init__(self, client: Client, transactional_id: str, *, version: int = 0) -> None:
+    `client` is connected to the coordinator; `leader` and `groups`, if they are others, to the leader of the partitions
+    and to the group coordinator.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        transactional_id: str,
+        *,
+        version: int = 0,
+        leader: Client | None = None,
+        groups: Client | None = None,
+    ) -> None:
         self.client = client
+        self.leader = leader
+        self.groups = groups
         self.transactional_id = transactional_id
         self.version = version
         self.producer_id = -1
@@ -80,7 +94,9 @@ class TransactionalProducer:
         if version is None:
             version = 12 if self.version >= 2 else 9
         members = produce_members(topic, batch, partition=partition)
-        response = await self.client.ask("Produce", version, transactional_id=self.transactional_id, **members)
+        response = await (self.leader or self.client).ask(
+            "Produce", version, transactional_id=self.transactional_id, **members
+        )
         code: int = response.responses[0].partition_responses[0].error_code
         if not code:
             self.sequences[topic, partition] = sequence + 1
@@ -122,7 +138,7 @@ class TransactionalProducer:
         if version is None:
             version = 5 if self.version >= 2 else 3
         asked = {**self.named, "group_id": group, "topics": topics, **members}
-        answer = await self.client.ask("TxnOffsetCommit", version, **asked)
+        answer = await (self.groups or self.client).ask("TxnOffsetCommit", version, **asked)
         code: int = answer.topics[0].partitions[0].error_code
         return code
 

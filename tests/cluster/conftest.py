@@ -36,6 +36,7 @@ class RunningCluster:
             f"zookeeper.connect={self.connect}",
             f"zookeeper.session.timeout.ms={SESSION_MS}",
             "offsets.topic.num.partitions=3",
+            "transaction.state.log.num.partitions=3",
             "default.replication.factor=3",
             *settings,
         ]

@@ -25,7 +25,7 @@ class InThread(ABC):
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     @abstractmethod
     def _run(self) -> None:
@@ -38,7 +38,7 @@ class InThread(ABC):
             yield
         finally:
             self._stop.set()
-            self._thread.join()
+            self._thread.join(2 * TIMEOUT_SECONDS)  # a call that never ends must not keep the brokers running
 
 
 class NumberedRecords(InThread):
@@ -123,6 +123,67 @@ class Group(InThread):
         consumer.close()
 
 
+class TransactionalRecords(InThread):
+    """Writes 0, 1, 2, ... to every partition of a topic, each number in one transaction. Every third one is aborted."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        super().__init__()
+        self.committed: list[bytes] = []
+        self.aborted: list[bytes] = []
+        self.unknown: list[bytes] = []
+        self.errors: list[str] = []
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._partitions = partitions
+
+    def _run(self) -> None:
+        producer: Producer | None = None
+        number = 0
+        while not self._stop.is_set():
+            value = b"%d" % number
+            is_commit = number % 3 != 2
+            try:
+                if producer is None:
+                    producer = _transactional_producer(self._bootstrap, "writer")
+                self._write(producer, value, is_commit)
+            except KafkaException as error:
+                self.errors.append(str(error))
+                self.unknown.append(value)
+                producer = None  # the next one with this transactional id ends the transaction
+            else:
+                (self.committed if is_commit else self.aborted).append(value)
+            number += 1
+
+    def _write(self, producer: Producer, value: bytes, is_commit: bool) -> None:
+        producer.begin_transaction()
+        for index in range(self._partitions):
+            producer.produce(self._topic, value, partition=index)
+        if is_commit:
+            _retried(producer.commit_transaction)
+        else:
+            producer.flush(TIMEOUT_SECONDS)
+            _retried(producer.abort_transaction)
+
+
+def _transactional_producer(bootstrap: str, name: str) -> Producer:
+    producer = Producer({**_QUIET, "bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 1})
+    _retried(producer.init_transactions)
+    return producer
+
+
+def _retried(call: Callable[[float], object]) -> None:
+    """Calls again after errors that librdkafka calls retriable. It limits the time of each call."""
+    for _ in range(3):
+        try:
+            call(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+        else:
+            return
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
 async def eventually(condition: Callable[[], bool], problem: Callable[[], object]) -> None:
     """Polls the condition: stock clients work in threads and set no trio event."""
     with trio.move_on_after(TIMEOUT_SECONDS):
@@ -161,5 +222,26 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[bytes]:
                 assert value is not None
                 values.append(value)
         return values
+    finally:
+        consumer.close()
+
+
+def read_committed(bootstrap: str, topic: str, partition: int) -> list[bytes]:
+    """Returns the records of a partition up to its last stable offset, without aborted ones."""
+    config = {**_QUIET, "bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
+    consumer = Consumer({**config, "enable.partition.eof": True, "isolation.level": "read_committed"})
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        values: list[bytes] = []
+        while True:
+            for message in consumer.consume(500, timeout=0.5):
+                error, value = message.error(), message.value()
+                if error is None:
+                    assert value is not None
+                    values.append(value)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return values
+                else:
+                    assert error.code() in _PASSING, error
     finally:
         consumer.close()

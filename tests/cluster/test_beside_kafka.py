@@ -1,26 +1,30 @@
-"""A kbroker and an Apache Kafka 3.9 in one cluster: either may be the controller, and both give equal metadata."""
+"""A kbroker and an Apache Kafka 3.9 in one cluster: controllers, replication and transactions work between them."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.process import free_ports
+from kbroker.coordinator.placement import partition_for
 from tests.cluster.conftest import SESSION_MS, TIMEOUT_SECONDS, RunningCluster, running_cluster
-from tests.cluster.stock_clients import NumberedRecords, goes_on, read_all
+from tests.cluster.stock_clients import NumberedRecords, committed, goes_on, read_all, read_committed
 from tests.cluster.test_cluster import all_led, create
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
 KAFKA_ID = 10
 OFFSETS_PARTITIONS = 5  # different from kbroker's default
+TRANSACTION_PARTITIONS = 2
 
 PROPERTIES = """\
 broker.id={broker_id}
@@ -31,6 +35,9 @@ zookeeper.session.timeout.ms={session_ms}
 auto.leader.rebalance.enable=false
 offsets.topic.num.partitions={offsets_partitions}
 offsets.topic.replication.factor=2
+transaction.state.log.num.partitions={transaction_partitions}
+transaction.state.log.replication.factor=2
+transaction.state.log.min.isr=1
 """
 OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -63,6 +70,7 @@ def prepared(directory: Path, connect: str, port: int) -> Iterator[int]:
         connect=connect,
         session_ms=SESSION_MS,
         offsets_partitions=OFFSETS_PARTITIONS,
+        transaction_partitions=TRANSACTION_PARTITIONS,
     )
     (directory / "server.properties").write_text(text)
     with (directory / "log.txt").open("wb") as log:
@@ -189,3 +197,81 @@ async def test_both_replicate_from_each_other(
         await cluster.brokers[KAFKA_ID].kill()
         await cluster.until_agreed(lambda _c, brokers, topics: brokers == [1] and all_led(brokers, topics, "orders"))
         assert await trio.to_thread.run_sync(read, 1) == records.sent
+
+
+def transactional_id_on(partition: int) -> str:
+    """Returns a transactional id whose coordinator leads this partition of __transaction_state."""
+    return next(
+        name for name in map(str, itertools.count()) if partition_for(name, TRANSACTION_PARTITIONS) == partition
+    )
+
+
+def copy_in_transactions(bootstrap: str, name: str, group: str) -> None:
+    """Commits a transaction over both partitions with an offset of the group, and aborts another one."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "log_level": 0})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    producer.init_transactions(TIMEOUT_SECONDS)
+    for offset, is_commit in ((1, True), (2, False)):
+        producer.begin_transaction()
+        for index in range(2):
+            producer.produce("orders", f"{name} {is_commit}", partition=index)
+        positions = [TopicPartition("orders", 0, offset)]
+        producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), TIMEOUT_SECONDS)
+        if is_commit:
+            producer.commit_transaction(TIMEOUT_SECONDS)
+        else:
+            producer.abort_transaction(TIMEOUT_SECONDS)
+    consumer.close()
+
+
+async def test_transactions_span_both(zookeeper: str, java: str, judge39_classpath: str, tmp_path: Path) -> None:
+    async with (
+        running_cluster(zookeeper, tmp_path, 1) as cluster,
+        kafka_beside(cluster, judge39_classpath, java, tmp_path / "kafka"),
+    ):
+        await cluster.until_agreed(lambda _c, brokers, _t: brokers == [1, KAFKA_ID])
+        for topic, partitions in (("__transaction_state", TRANSACTION_PARTITIONS), ("orders", 2)):
+            await create(cluster, topic, partitions, 2)
+        kafka_admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.brokers[KAFKA_ID].port}", "log_level": 0})
+        await describe_group(kafka_admin, "group")
+
+        async def in_sync(*broker_ids: int) -> dict[str, Any]:
+            _c, _b, topics = await cluster.until_agreed(
+                lambda _c, brokers, topics: (
+                    brokers == list(broker_ids)
+                    and len(topics) == 3
+                    and all(isr == brokers for partitions in topics.values() for _leader, isr in partitions.values())
+                )
+            )
+            return cast(dict[str, Any], topics)
+
+        topics = await in_sync(1, KAFKA_ID)
+        coordinators = {leader: index for index, (leader, _isr) in topics["__transaction_state"].items()}
+        assert sorted(coordinators) == [1, KAFKA_ID]
+        assert sorted(leader for leader, _isr in topics["orders"].values()) == [1, KAFKA_ID]
+        names = {broker_id: transactional_id_on(index) for broker_id, index in coordinators.items()}
+        groups = [f"group-{number}" for number in range(4)]
+        expected: list[bytes] = []
+
+        async def write(*written: str) -> None:
+            for name in written:
+                for group in groups:
+                    await trio.to_thread.run_sync(copy_in_transactions, cluster.bootstrap, name, group)
+                    expected.append(f"{name} True".encode())
+            for index in range(2):
+                assert await trio.to_thread.run_sync(read_committed, cluster.bootstrap, "orders", index) == expected
+            for group in groups:
+                assert await trio.to_thread.run_sync(committed, cluster.bootstrap, "orders", 1, group) == [1]
+
+        # Each coordinates transactions with partitions and groups of the other.
+        await write(*names.values())
+        # Each continues the transactional ids of the other, and knows aborted transactions that it has replicated.
+        assert await cluster.brokers[1].terminate() == 0
+        await in_sync(KAFKA_ID)
+        await write(names[1])
+        await cluster.start(1)
+        await in_sync(1, KAFKA_ID)
+        await cluster.brokers[KAFKA_ID].kill()
+        await in_sync(1)
+        await write(*names.values())
+        assert "Traceback" not in cluster.brokers[1].stderr

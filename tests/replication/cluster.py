@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -20,8 +19,7 @@ from kbroker.config.endpoints import Endpoint
 from kbroker.controller.changes import BrokerAdded, BrokerRemoved, Change, PartitionsChanged, TopicAdded, apply
 from kbroker.controller.image import BrokerRegistration, Image, PartitionState, TopicImage
 from kbroker.controller.rules.isr_rules import IsrProposal
-from kbroker.coordinator.group_coordinator import GroupCoordinator
-from kbroker.group.result import GroupCoordinatorConfig
+from kbroker.controller.trees.znodes import ProducerIdBlock
 from kbroker.log.directory import DataDirectory
 from kbroker.log.files.file_cache import FileCache
 from kbroker.log.files.filesystem import OsFileSystem
@@ -34,15 +32,9 @@ from kbroker.replication.lag_watch import LagWatch
 from kbroker.replication.log_dirs import LogDirs
 from kbroker.replication.partition import Partition
 from kbroker.replication.peers import Decision, Peers
-from kbroker.server.access.authorization import AllowAll
-from kbroker.server.context import Context
-from kbroker.server.quotas.request_quotas import Quotas
+from kbroker.server.context_builder import ContextBuilder
 from kbroker.server.requests.dispatch import Dispatch
-from kbroker.server.requests.fetch_session import FetchSessions
-from kbroker.server.requests.run import Run
-from kbroker.server.topics.topic_creation import AutoCreationRate
 from kbroker.server.wire.connection_limits import ConnectionLimits
-from kbroker.server.wire.deadlines import Deadlines
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.socket_server import SocketServer
 from tests.broker.wire import Client, connect
@@ -50,6 +42,7 @@ from tests.log.batches import read_values
 
 PATIENCE_SECONDS = 20.0
 
+_PRODUCER_IDS = 1000
 _PROPERTIES = {"replica.fetch.backoff.ms": "10", "replica.lag.time.max.ms": "30000"}
 
 
@@ -65,9 +58,10 @@ async def _no_bump(partitions: Sequence[tuple[str, int]]) -> None:
 
 
 class Told:
-    """Controller of a broker that has the image the test gave it."""
+    """Controller of a broker that has the image the test gave it. `first_id`: the first producer id of the broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_id: int) -> None:
+        self._next_id = first_id
         self.image = Image(cluster_id="test")
         self._listeners: list[Callable[[Image, Sequence[Change]], None]] = []
 
@@ -78,6 +72,10 @@ class Told:
         self.image = apply(self.image, changes)
         for listener in self._listeners:
             listener(self.image, changes)
+
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
+        self._next_id += _PRODUCER_IDS
+        return ProducerIdBlock(self._next_id - _PRODUCER_IDS, self._next_id - 1)
 
     def republish(self, topic: str, index: int) -> None:
         state = self.image.partition(topic, index)
@@ -94,11 +92,10 @@ class Node:
         self.id = broker_id
         self.port = 0
         self.is_up = False
-        self.controller = Told()
+        self.controller = Told(broker_id * 1_000_000)
         self._cluster = cluster
         self._path = path
         self._config = BrokerConfig.from_properties(_PROPERTIES | properties)
-        self.fetch_sessions = FetchSessions(100, lambda: int.from_bytes(os.urandom(4), "big") >> 1, SystemClock())
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
@@ -121,46 +118,19 @@ class Node:
         await self.replicas.recover()
         self.fetchers = fetchers = ReplicaFetchers(self.table, flusher, config, clock, broker_id=self.id)
         fetchers.checkpoint = self.replicas.log_dirs.checkpoint
-        deadlines, run = Deadlines(), Run(clock)
-        self.groups = GroupCoordinator(
-            broker_id=self.id,
-            partitions=self.table,
-            config=GroupCoordinatorConfig(),
-            expiry_interval_ms=600_000,
-            clock=clock,
-            timers=deadlines,
-            new_id=lambda: os.urandom(16).hex(),
-            create_topic=trio.lowlevel.checkpoint,
-            flush_at_end=run.flush_at_end,
-        )
-        for listener in (self.replicas.on_image, fetchers.on_image, self.groups.on_image):
+        for listener in (self.replicas.on_image, fetchers.on_image):
             self.controller.add_listener(listener)
+        builder = ContextBuilder(self.id, config, clock, cast(Any, self.controller), None, self.replicas)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    parts: dict[str, Any] = {
-                        "broker_id": self.id,
-                        "config": config,
-                        "clock": clock,
-                        "controller": self.controller,
-                        "partitions": self.table,
-                        "log_dirs": self.replicas.log_dirs,
-                        "fetch_sessions": self.fetch_sessions,
-                        "authorizer": AllowAll(),
-                        "deadlines": deadlines,
-                        "run": run,
-                        "groups": self.groups,
-                        "quotas": Quotas(config, clock, deadlines),
-                        "auto_creation": AutoCreationRate(clock),
-                        "nursery": nursery,
-                    }
-                    # Parts that these tests do not use are None.
-                    given: dict[str, Any] = {field.name: parts.get(field.name) for field in fields(Context)}
-                    server = SocketServer(Network(Dispatch(Context(**given)), ConnectionLimits(), clock))
+                    self.context = context = builder.build(nursery)
+                    self.groups, self.transactions = context.groups, context.transactions
+                    server = SocketServer(Network(Dispatch(context), ConnectionLimits(), clock))
                     self.port = server.listen("PLAINTEXT", "127.0.0.1", 0).port
-                    for work in (deadlines.run, flusher.run, fetchers.run, LagWatch(self.peers, clock).run):
+                    works = (context.deadlines.run, flusher.run, fetchers.run, LagWatch(self.peers, clock).run)
+                    for work in (*works, self.groups.run, self.transactions.run):
                         nursery.start_soon(work)
-                    nursery.start_soon(self.groups.run)
                     await nursery.start(server.run)
                     task_status.started()
         finally:

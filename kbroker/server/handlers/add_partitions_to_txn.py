@@ -89,10 +89,23 @@ class _Batch:
             answer(_results(topics, lambda partition: code))
             return
         if transaction.verify_only:
-            verify = driver.shard.verify
-            answer(_results(topics, lambda partition: self._known(verify(transactional_id, *producer, partition))))
+            self._verify(driver, transactional_id, producer, topics, answer)
             return
         _add(context, self._request, driver, transactional_id, producer, topics, answer)
+
+    def _verify(
+        self,
+        driver: TransactionDriver,
+        transactional_id: str,
+        producer: tuple[int, int],
+        topics: list[Any],
+        answer: Callable[[list[Any]], None],
+    ) -> None:
+        """Answers once the transaction's records are committed: the next coordinator then knows the partitions too."""
+        verify = driver.shard.verify
+        results = _results(topics, lambda partition: self._known(verify(transactional_id, *producer, partition)))
+        pending = PendingResponse(answer, lambda code: answer(_results(topics, lambda partition: code)))
+        driver.log.answer(pending, results)
 
     def _known(self, code: ErrorCode) -> ErrorCode:
         """Returns an error code that the request's version has."""

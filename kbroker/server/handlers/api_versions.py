@@ -2,9 +2,10 @@
 
 An unknown version gets a v0 response with UNSUPPORTED_VERSION and this API's own range (KIP-511). v3: the client's
 software name and version, validated as in Apache Kafka; and features: `group.version` 1 enables consumer groups
-(KIP-848), `transaction.version` 2 means that the producer epoch grows with every transaction (KIP-890). Clients before
-v4 reject a feature range that begins at 0, so supported features are sent from v4 only. The response is the same for
-all clients, so its encoded bytes are cached.
+(KIP-848), `transaction.version` 2 means that the producer epoch grows with every transaction (KIP-890). In a cluster
+`transaction.version` is missing, as in Apache Kafka 3.9 with ZooKeeper: a broker of Apache Kafka may join or coordinate
+at any time, and does not know it. Clients before v4 reject a feature range that begins at 0, so supported features are
+sent from v4 only. The response is the same for all clients, so its encoded bytes are cached.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = ["handle", "handle_unknown_version"]
 
 _API_VERSIONS = 18
 _FEATURES = {"group.version": 1, "transaction.version": 2}
+_FEATURES_IN_CLUSTER = {"group.version": 1}
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 _bodies: dict[tuple[int, bool], bytes] = {}  # by version and `is_in_cluster`; entries never become stale
@@ -51,7 +53,7 @@ def handle_unknown_version(context: Context, request: Request) -> Any:
 
 
 def _response(version: int, is_in_cluster: bool) -> Any:
-    features = _FEATURES.items()
+    features = (_FEATURES_IN_CLUSTER if is_in_cluster else _FEATURES).items()
     supported = [messages.SupportedFeatureKey(name=name, min_version=0, max_version=last) for name, last in features]
     finalized = [
         messages.FinalizedFeatureKey(name=name, min_version_level=last, max_version_level=last)

@@ -3,7 +3,7 @@
 Without a transactional id every request gets a new producer id, even if it names its id and epoch (v3, KIP-360): the
 client then starts again with sequence 0. With a transactional id, the producer id stays and the epoch grows, which
 fences earlier producers. An open transaction is aborted first; the client gets CONCURRENT_TRANSACTIONS and retries.
-Before v4, PRODUCER_FENCED is sent as INVALID_PRODUCER_EPOCH (KIP-588). Transactions are not supported in a cluster.
+Before v4, PRODUCER_FENCED is sent as INVALID_PRODUCER_EPOCH (KIP-588).
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ def handle(context: Context, request: Request) -> Any:
     if (body.producer_id == NO_ID) != (body.producer_epoch == NO_ID):
         raise Refusal(ErrorCode.INVALID_REQUEST)
     if transactional_id is not None:
-        if context.member is not None:
-            # Refused here, because markers are not sent to other brokers: a transaction could never end.
-            raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
         return _init(context, request, None)
     producer_id = context.producer_ids.next_or_none()
     if producer_id is None:

@@ -13,14 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.log.append_result import CHECK_IN_THREAD, AppendResult, refused
-from kbroker.log.append_rules import CheckedBatch, Rejection
+from kbroker.log.append_rules import LONG_CHECK, CheckedBatch, Rejection
 from kbroker.names import INTERNAL_TOPICS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import produce as messages
 from kbroker.protocol.record_batch import ATTRIBUTE_TRANSACTIONAL, ATTRIBUTES_LOW_BYTE_POSITION, MAGIC_POSITION
-from kbroker.replication.partition import Partition, long_check
+from kbroker.replication.partition import Partition, long_check, short_check
 from kbroker.server.access.authorization import AclOperation, ResourceType
-from kbroker.server.coordinators.transactional_records import admit_records
+from kbroker.server.coordinators.transactional_records import Verification, admit_records, known_admission_error
 from kbroker.server.requests.delayed_operation import DelayedOperation
 from kbroker.server.requests.run import StagedBatches, StagedProduce
 from kbroker.server.topics.hosted_partition import absence
@@ -109,9 +109,13 @@ def _stage(
         return
     records = data.records
     if records and _is_transactional(records):
-        code = admit_records(context, request, partition, records)
-        if code:
-            answers.append(_PartitionResponse(index=index, error_code=code, base_offset=-1))
+        admission = admit_records(context, request, partition, records)
+        if isinstance(admission, Verification):
+            answers.append(_PartitionResponse(index=index, base_offset=-1))
+            unchecked.append(_UncheckedBatch(partition, records, answers, len(answers) - 1, admission))
+            return
+        if admission:
+            answers.append(_append_error(index, _not_admitted(partition, records, admission, now_ms)))
             return
     result = partition.stage(records, request.route.version, request.body.acks, now_ms)
     if result.error:
@@ -202,15 +206,23 @@ def _still_led(staged: StagedBatches, epochs: list[int]) -> StagedBatches:
 
 
 class _UncheckedBatch:
-    """Batch whose check takes long. `answers[number]` is its response."""
+    """Batch whose check takes long, or waits for a transaction coordinator. `answers[number]` is its response."""
 
-    __slots__ = ("answers", "number", "partition", "records")
+    __slots__ = ("answers", "number", "partition", "records", "verification")
 
-    def __init__(self, partition: Partition, records: memoryview, answers: list[Any], number: int) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        records: memoryview,
+        answers: list[Any],
+        number: int,
+        verification: Verification | None = None,
+    ) -> None:
         self.partition = partition
         self.records = records
         self.answers = answers
         self.number = number
+        self.verification = verification
 
 
 async def _check_and_stage(
@@ -221,13 +233,17 @@ async def _check_and_stage(
     unchecked: list[_UncheckedBatch],
     now_ms: int,
 ) -> None:
-    """Checks batches in threads, then stages all of them in one turn: the end of the run has written the others."""
+    """Checks batches in threads and waits for transaction coordinators, then stages all of them in one turn.
+
+    The end of the run has written the other batches of the request.
+    """
     epochs = [partition.leader_epoch for partition, _, _ in staged]
     try:
         checks = []
         for batch in unchecked:
-            check = long_check(batch.partition, batch.records, request.version, now_ms)
-            checks.append(await context.thread_work.run(check))
+            checks.append(await _check(context, request, batch, now_ms))
+            if batch.verification is not None:
+                await batch.verification.wait()
         staged = _still_led(staged, epochs)
         for batch, checked in zip(unchecked, checks, strict=True):
             result = _stage_checked(context, request, batch, checked, now_ms)
@@ -251,6 +267,15 @@ async def _check_and_stage(
         request.slot.connection.release()
 
 
+async def _check(context: Context, request: Request, batch: _UncheckedBatch, now_ms: int) -> CheckedBatch | Rejection:
+    partition, records = batch.partition, batch.records
+    if batch.verification is not None:
+        checked = short_check(partition, records, request.version, now_ms)
+        if checked is not LONG_CHECK:
+            return checked
+    return await context.thread_work.run(long_check(partition, records, request.version, now_ms))
+
+
 def _stage_checked(
     context: Context, request: Request, batch: _UncheckedBatch, checked: CheckedBatch | Rejection, now_ms: int
 ) -> AppendResult:
@@ -265,10 +290,23 @@ def _stage_checked(
         return refused(checked)
     if _is_transactional(batch.records):
         # The transaction may have ended meanwhile. Records behind its marker would never be committed or aborted.
-        code = admit_records(context, request, partition, batch.records)
+        code = _admit_again(context, request, batch)
         if code:
-            return AppendResult(code)
+            return _not_admitted(partition, batch.records, code, now_ms)
     return partition.stage(batch.records, request.version, request.body.acks, now_ms, checked)
+
+
+def _admit_again(context: Context, request: Request, batch: _UncheckedBatch) -> ErrorCode:
+    if batch.verification is not None:
+        return known_admission_error(batch.verification.verdict(), request)
+    admission = admit_records(context, request, batch.partition, batch.records)
+    return ErrorCode.NOT_ENOUGH_REPLICAS if isinstance(admission, Verification) else admission
+
+
+def _not_admitted(partition: Partition, records: memoryview, code: ErrorCode, now_ms: int) -> AppendResult:
+    """Returns the result for records that no open transaction has. If the client retries, later records must wait."""
+    result = AppendResult(code)
+    return partition.refuse(records, result, now_ms) if code == ErrorCode.NOT_ENOUGH_REPLICAS else result
 
 
 def _is_transactional(records: memoryview) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.coordinator.pending_response import PendingResponse
-from kbroker.errors import Refusal
+from kbroker.errors import Refusal, StorageFailure
 from kbroker.names import CONSUMER_OFFSETS
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import txn_offset_commit as messages
@@ -23,9 +23,10 @@ from kbroker.server.coordinators.offset_responses import (
     refuse_rest,
     refuse_unknown_and_unauthorized,
 )
-from kbroker.server.coordinators.transactional_records import produce_error
+from kbroker.server.coordinators.transactional_records import Verification, admit_producer, produce_error
 
 if TYPE_CHECKING:
+    from kbroker.coordinator.shard_driver import ShardDriver
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
 
@@ -52,12 +53,41 @@ def handle(context: Context, request: Request) -> Any:
     if not body.topics:
         return response
     try:
-        driver = context.groups.shards.find(body.group_id)
-        driver.flush()
-        records, refused = driver.shard.offsets.commit_in_transaction(body, driver.now())
-        _admit(context, request)
+        validated = _validate(context, request)
+        admission = _admit(context, request)
     except Refusal as refusal:
         return refuse_rest(response, refusal.code)
+    if isinstance(admission, Verification):
+        return _commit_when_verified(context, request, response, admission)
+    return _commit(request, response, admission, *validated)
+
+
+async def _commit_when_verified(context: Context, request: Request, response: Any, admission: Verification) -> Any:
+    """Commits after the answer of the coordinator. The group, or its coordinator, may have changed by then."""
+    await admission.wait()
+    try:
+        validated = _validate(context, request)
+        admitted = admission.verdict()
+    except Refusal as refusal:
+        return refuse_rest(response, refusal.code)
+    except StorageFailure:
+        return refuse_rest(response, ErrorCode.NOT_COORDINATOR)
+    return _commit(request, response, admitted, *validated)
+
+
+def _validate(context: Context, request: Request) -> tuple[ShardDriver, Any, Any]:
+    """Returns the shard of the group, the records to append, and the partitions that are refused. Raises Refusal."""
+    driver = context.groups.shards.find(request.body.group_id)
+    driver.flush()
+    return driver, *driver.shard.offsets.commit_in_transaction(request.body, driver.now())
+
+
+def _commit(
+    request: Request, response: Any, admitted: ErrorCode, driver: ShardDriver, records: Any, refused: Any
+) -> Any:
+    if admitted:
+        return refuse_rest(response, _known_error(request, admitted))
+    body = request.body
     refuse_partitions(response, refused)
     pending = PendingResponse(request.reply, lambda code: request.reply(refuse_rest(response, code)))
     if records:
@@ -71,15 +101,23 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     return commit_response(request, code, _TYPES)
 
 
-def _admit(context: Context, request: Request) -> None:
+def _admit(context: Context, request: Request) -> ErrorCode | Verification:
+    """Asks the coordinator whether the group's partition is in the transaction. Raises Refusal."""
     body = request.body
-    adds = request.version >= ADDS_SINCE
-    if not adds and not context.config.transaction_partition_verification_enable:
-        return
-    partition = (CONSUMER_OFFSETS, context.groups.shards.partition_for(body.group_id))
+    partition = context.partitions.get(CONSUMER_OFFSETS, context.groups.shards.partition_for(body.group_id))
+    if partition is None:
+        raise Refusal(ErrorCode.NOT_COORDINATOR)
     producer = body.producer_id, body.producer_epoch
-    code = context.transactions.admit(body.transactional_id, producer, partition, adds=adds)
-    if code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds:
-        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # old clients retry on this one
-    if code:
-        raise Refusal(produce_error(code, request, ABORTABLE_SINCE))
+    try:
+        return admit_producer(context, body.transactional_id, producer, partition, adds=request.version >= ADDS_SINCE)
+    except StorageFailure:
+        raise Refusal(ErrorCode.NOT_COORDINATOR) from None
+
+
+def _known_error(request: Request, code: ErrorCode) -> ErrorCode:
+    """Returns the code for the response: old clients retry on COORDINATOR_LOAD_IN_PROGRESS."""
+    if code == ErrorCode.NETWORK_EXCEPTION or (
+        code == ErrorCode.CONCURRENT_TRANSACTIONS and request.version < ADDS_SINCE
+    ):
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return produce_error(code, request, ABORTABLE_SINCE)

@@ -119,7 +119,7 @@ async def test_a_session_that_the_leader_has_forgotten_begins_anew(cluster: Clus
     await cluster.start(1, 2)
     cluster.add_topic(1, (1, 2))
     await send(cluster, "orders", b"a", acks=-1)
-    sessions = cluster.nodes[1].fetch_sessions
+    sessions = cluster.nodes[1].context.fetch_sessions
     assert len(sessions) == 1
     for session_id in list(sessions._sessions):
         sessions.end(session_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
@@ -56,12 +56,6 @@ async def test_an_invalid_transactional_request_is_refused(
 ) -> None:
     for version in VERSIONS:
         assert await ask(broker, version, **members) == (code, -1, -1)
-
-
-async def test_in_a_cluster_transactions_are_refused_at_init(broker: HandlerBroker) -> None:
-    broker.context.member = cast(Any, object())
-    assert await ask(broker, transactional_id="t") == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
-    assert (await ask(broker))[0] == ErrorCode.NONE
 
 
 async def test_producer_ids_need_a_permission(broker: HandlerBroker) -> None:
