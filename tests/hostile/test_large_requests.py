@@ -597,7 +597,7 @@ async def test_very_many_partitions_are_fetched_in_slices(broker: HandlerBroker,
 async def test_one_fetch_cannot_add_very_many_partitions_to_a_session(broker: HandlerBroker) -> None:
     broker.context.fetch_sessions = FetchSessions(10, iter([7]).__next__, StillClock())
     few, many = ([fetch.FetchPartition(partition=number) for number in range(count)] for count in (1, 20_001))
-    members = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 100}
+    members: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 100}
     topics = [fetch.FetchTopic(topic="unknown", partitions=many)]
     response = await broker.ask(FETCH, 11, topics=topics, session_epoch=0, **members)
     assert (response.session_id, len(response.responses[0].partitions)) == (0, 20_001)
