@@ -141,6 +141,10 @@ class IdempotentProducer(_Producer):
         if self._producer_id < 0:
             self._producer_id = await client.new_producer_id()
 
+    @property
+    def has_begun(self) -> bool:
+        return self._producer_id >= 0
+
     async def finish(self, client: Client) -> None:
         """Returns the requests that were in flight when the broker was killed."""
         if self._unacknowledged:

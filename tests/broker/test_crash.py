@@ -46,6 +46,9 @@ class Load:
             nursery.start_soon(consume, child.port, [*PLAIN, *IDEMPOTENT], self.history)
             with trio.fail_after(60):
                 await self.history.wait_acknowledged(acknowledged)
+                # On a slow machine some have not begun yet, and a broker that stops gives them no producer id.
+                while not all(producer.has_begun for producer in self.idempotent):
+                    await trio.lowlevel.checkpoint()
             if end == "kill":
                 await child.kill()
             else:
