@@ -39,6 +39,7 @@ def start_spark(jars: Iterable[str | Path], directory: Path, more: Mapping[str, 
     settings = {
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
