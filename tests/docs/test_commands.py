@@ -32,7 +32,6 @@ NOT_RUN = {
     "make wheel",
     "pip install .",
     "pip install '.[spark]'",
-    "pip install 'kbroker[spark]'",
     "pip install dist/kbroker-0.1.0-*.whl",
     "docker build -f deploy/Dockerfile -t kbroker .",
     "docker run --rm -p 127.0.0.1:9092:9092 -v kbroker-data:/var/lib/kbroker kbroker",

@@ -88,7 +88,7 @@ class Chaos:
 
     async def move(self) -> None:
         one = self.anyone()
-        if one.image.topics:
+        if one.image.topics and one.image.brokers:  # a member whose session has just expired may know no broker
             name = self.random.choice(list(one.image.topics))
             brokers = self.random.sample(
                 sorted(one.image.brokers), self.random.randrange(1, len(one.image.brokers) + 1)
