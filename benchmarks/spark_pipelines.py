@@ -254,6 +254,7 @@ class _Echo:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._producer.flush(WAIT_SECONDS)
         self._consumer.close()
 
     def measure(self, count: int) -> list[float]:
