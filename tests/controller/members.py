@@ -26,7 +26,7 @@ from tests.controller.test_controller import Recorder, StoppedClock
 
 __all__ = ["TIMEOUT_SECONDS", "Members", "OneMember", "open_members"]
 
-TIMEOUT_SECONDS = 20
+TIMEOUT_SECONDS = 60
 
 
 class OneMember:
