@@ -25,7 +25,7 @@ from kbroker.cli.record_text import (
     unescape,
 )
 from kbroker.cli.run_with_cluster import run_with_cluster
-from kbroker.cli.timestamps import parse_timestamp_option
+from kbroker.cli.timestamps import since_option, until_option
 from kbroker.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,20 +101,8 @@ def _parse_template(_ctx: click.Context, _option: click.Parameter, text: str) ->
     callback=_check_offset,
     help="Start offset: earliest, latest, a number, or -N for the last N records. [default: earliest]",
 )
-@click.option(
-    "--since",
-    "since_ms",
-    metavar="TIME",
-    callback=parse_timestamp_option,
-    help="Start at a timestamp: ISO 8601, milliseconds since 1970, or an age like 15m.",
-)
-@click.option(
-    "--until",
-    "until_ms",
-    metavar="TIME",
-    callback=parse_timestamp_option,
-    help="Stop in each partition before the first record at or after a timestamp.",
-)
+@since_option
+@until_option
 @click.option("--max", "limit", type=click.IntRange(1), metavar="N", help="Exit after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new records until Ctrl-C.")
 @click.option(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kbroker.errors import UserError
 
 if TYPE_CHECKING:
-    from kbroker.pipeline.toml_file import TomlTable
+    from kbroker.config.toml_file import TomlTable
 
 __all__ = ["Profile", "config_file", "find_profile", "profile_names"]
 
@@ -48,7 +48,7 @@ def find_profile(name: str | None) -> Profile | None:
         if name is not None:
             raise UserError(f"Profile '{name}' does not exist: there is no file {file}.")
         return None
-    from kbroker.pipeline.toml_file import read_toml  # only with a file: the command line starts faster without tomllib
+    from kbroker.config.toml_file import read_toml  # only with a file: the command line starts faster without tomllib
 
     table = read_toml(file)
     default = table.optional_text("profile")
@@ -65,7 +65,7 @@ def find_profile(name: str | None) -> Profile | None:
 
 def profile_names() -> list[str]:
     """Returns the names of all profiles. Empty without a file."""
-    from kbroker.pipeline.toml_file import read_toml
+    from kbroker.config.toml_file import read_toml
 
     file = config_file()
     return read_toml(file).table("profiles").keys if file.exists() else []

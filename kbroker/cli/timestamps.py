@@ -13,7 +13,7 @@ import click
 
 from kbroker.clock import Clock, SystemClock
 
-__all__ = ["format_timestamp", "parse_timestamp", "parse_timestamp_option"]
+__all__ = ["format_timestamp", "parse_timestamp", "parse_timestamp_option", "since_option", "until_option"]
 
 _AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -43,6 +43,22 @@ def parse_timestamp_option(_ctx: click.Context, _option: click.Parameter, text: 
             f"'{text}' is not a timestamp. Use ISO 8601 (2026-01-31T12:00), milliseconds since 1970, "
             "or an age (15m for 15 minutes ago)."
         ) from None
+
+
+since_option = click.option(
+    "--since",
+    "since_ms",
+    metavar="TIME",
+    callback=parse_timestamp_option,
+    help="Start at a timestamp: ISO 8601, milliseconds since 1970, or an age like 15m.",
+)
+until_option = click.option(
+    "--until",
+    "until_ms",
+    metavar="TIME",
+    callback=parse_timestamp_option,
+    help="Stop in each partition before the first record at or after a timestamp.",
+)
 
 
 def format_timestamp(timestamp_ms: int) -> str | None:

@@ -10,7 +10,7 @@ from kbroker.cli.command import Command, bootstrap_option, check_topic_name, jso
 from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import pluralize, print_json, progress
 from kbroker.cli.run_with_cluster import run_with_cluster
-from kbroker.cli.timestamps import parse_timestamp_option
+from kbroker.cli.timestamps import since_option, until_option
 from kbroker.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,20 +43,8 @@ _PROGRESS_MIN_RECORDS = 10_000
 @click.option(
     "--append", is_flag=True, help="Add the records if the target exists. Partitions stay if both have as many."
 )
-@click.option(
-    "--since",
-    "since_ms",
-    metavar="TIME",
-    callback=parse_timestamp_option,
-    help="Start at a timestamp: ISO 8601, milliseconds since 1970, or an age like 15m.",
-)
-@click.option(
-    "--until",
-    "until_ms",
-    metavar="TIME",
-    callback=parse_timestamp_option,
-    help="Stop in each partition before the first record at or after a timestamp.",
-)
+@since_option
+@until_option
 @click.option("--read-committed", is_flag=True, help="Skip records of open and aborted transactions.")
 @json_option
 @bootstrap_option

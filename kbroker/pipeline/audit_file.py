@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kbroker.config.toml_file import TomlTable
 from kbroker.pipeline.audit_counts import PRODUCER
 from kbroker.pipeline.definition import (
     TableSink,
@@ -14,7 +15,6 @@ from kbroker.pipeline.definition import (
     read_topic,
     read_topics,
 )
-from kbroker.pipeline.toml_file import TomlTable
 
 __all__ = ["AuditPlan", "Hop", "read_audit"]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.address import parse_addresses
+from kbroker.config.toml_file import TomlTable, read_toml
 from kbroker.errors import UserError
 from kbroker.names import topic_name_problem
-from kbroker.pipeline.toml_file import TomlTable, read_toml
 
 __all__ = [
     "AT_LEAST_ONCE",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kbroker.config.toml_file import TomlTable
 from kbroker.pipeline.definition import (
     PipelineStep,
     TableOnDisk,
@@ -19,7 +20,6 @@ from kbroker.pipeline.definition import (
     read_topic_source,
     read_values,
 )
-from kbroker.pipeline.toml_file import TomlTable
 
 __all__ = ["ArchiveJob", "ReplayJob", "TransformJob", "read_archive", "read_replay", "read_transform"]
 

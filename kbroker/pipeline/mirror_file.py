@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kbroker.config.toml_file import TomlTable
 from kbroker.errors import UserError
 from kbroker.pipeline.definition import TopicsToRead, read_bootstrap, read_options, read_topic_source
-from kbroker.pipeline.toml_file import TomlTable
 
 __all__ = [
     "ALL_GROUPS",
