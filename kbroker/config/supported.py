@@ -49,16 +49,22 @@ def _is_harmless(name: str, text: str) -> bool:
 
 
 def _check_quorum(config: BrokerConfig) -> None:
-    """Raises UserError unless this node is the whole KRaft cluster."""
-    voters = tuple(filter(None, config.controller_quorum_voters))
-    servers = tuple(filter(None, config.controller_quorum_bootstrap_servers))
-    for name, members in (("controller.quorum.voters", voters), ("controller.quorum.bootstrap.servers", servers)):
-        if len(members) > 1:
+    """Raises UserError unless this node is the whole KRaft cluster. Then these configs have no further effect."""
+    voters = _names(config, "controller.quorum.voters")
+    for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
+        if len(members := _names(config, name)) > 1:
             raise _several_nodes(f"{name} has {len(members)} members")
-    if config.process_roles and set(config.process_roles) != {"broker", "controller"}:
-        raise _several_nodes(f"process.roles={','.join(config.process_roles)} needs other nodes")
+    roles = _names(config, "process.roles")
+    if roles and set(roles) != {"broker", "controller"}:
+        raise _several_nodes(f"process.roles={','.join(roles)} needs other nodes")
     if voters and config.broker_id >= 0 and voters[0].partition("@")[0].strip() != str(config.broker_id):
         raise _several_nodes(f"controller.quorum.voters has another node than node.id={config.broker_id}")
+
+
+def _names(config: BrokerConfig, name: str) -> list[str]:
+    value = config.value_of(name)
+    assert isinstance(value, tuple)
+    return [text for text in value if text]
 
 
 def _several_nodes(problem: str) -> UserError:
