@@ -14,11 +14,11 @@ import trio
 from kbroker.client.address import Address
 from kbroker.client.connection import SOFTWARE, BrokerConnection
 from kbroker.client.connection import connect as connect_plaintext
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NoSuchTopic, error_code
+from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NoSuchTopic
 from kbroker.client.retry_backoff import RetryBackoff
 from kbroker.errors import PeerError, UserError
 from kbroker.names import ZERO_UUID
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.registry import api
 
 __all__ = ["NO_LEADER", "BrokerInfo", "BrokerResponse", "Cluster", "PartitionInfo", "TopicInfo", "open_cluster"]

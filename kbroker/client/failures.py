@@ -6,7 +6,7 @@ They mean that a broker responded with an error, or did not respond. A peer that
 from __future__ import annotations
 
 from kbroker.errors import UserError
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.error_codes import ErrorCode, error_code
 
 __all__ = [
     "BrokerRefusal",
@@ -15,16 +15,7 @@ __all__ = [
     "NoSuchGroup",
     "NoSuchTopic",
     "NotServed",
-    "error_code",
 ]
-
-
-def error_code(number: int) -> ErrorCode:
-    """Returns UNKNOWN_SERVER_ERROR for codes that were added after Kafka 4.1."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class ConnectionFailed(UserError):

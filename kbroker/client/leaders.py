@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 from kbroker.client.admin import send_to_controller
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import REQUEST_SECONDS, BrokerConnection
-from kbroker.client.failures import error_code
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.registry import api
 
 __all__ = ["ElectionOutcome", "elect_leaders"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NotServed, error_code
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NotServed
+from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.registry import api
 
 __all__ = ["LogDir", "ReplicaSize", "describe_log_dirs", "read_disk_space"]

@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.coordinator import send_to_coordinator
-from kbroker.client.failures import error_code
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.registry import api
 
 __all__ = [

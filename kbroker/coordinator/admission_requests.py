@@ -7,14 +7,15 @@ coordinator. Kafka's AddPartitionsToTxnManager does the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kbroker.client.connection import BrokerConnection
-from kbroker.client.failures import error_code
 from kbroker.names import TopicPartition
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.messages import add_partitions_to_txn as messages
 from kbroker.protocol.registry import api
+
+if TYPE_CHECKING:
+    from kbroker.client.connection import BrokerConnection
 
 __all__ = [
     "PendingAdmission",

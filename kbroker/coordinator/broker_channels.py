@@ -6,26 +6,24 @@ Never retries: an item fails if its broker cannot be reached or leaves the image
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import trio
 
-from kbroker.client.address import Address
-from kbroker.client.connection import BrokerConnection, connect
-from kbroker.client.failures import ConnectionFailed, NotServed
 from kbroker.controller.changes import Change
-from kbroker.controller.image import BrokerRegistration, Image
-from kbroker.errors import PeerError
+from kbroker.controller.image import Image
+
+if TYPE_CHECKING:
+    from kbroker.client.address import Address
+    from kbroker.client.connection import BrokerConnection
+    from kbroker.coordinator.broker_channel import BrokerChannel
 
 __all__ = ["BrokerChannels", "Connect", "Exchange"]
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
-Exchange = Callable[[BrokerConnection, list[T]], Awaitable[list[T]]]
+Exchange = Callable[["BrokerConnection", list[T]], Awaitable[list[T]]]
 """Sends a request with these items and handles its response. Returns the items that need another request."""
 
 
@@ -41,16 +39,19 @@ class BrokerChannels(Generic[T]):
         *,
         broker_id: int,
         listener_name: str,
-        connect: Connect = connect,
+        connect: Connect | None = None,
     ) -> None:
-        """`fail` is called with each item whose request could not be sent, or got no response."""
+        """`fail` is called with each item whose request could not be sent, or got no response.
+
+        `connect`: None for connections over TCP. A single node never loads the client.
+        """
         self._exchange = exchange
         self._fail = fail
         self._client_id = f"kbroker-{broker_id}"
         self._listener_name = listener_name
         self._connect = connect
         self._image = Image()
-        self._channels: dict[int, _Channel[T]] = {}
+        self._channels: dict[int, BrokerChannel[T]] = {}
         self._nursery: trio.Nursery | None = None
 
     def on_image(self, image: Image, changes: Sequence[Change] = ()) -> None:
@@ -70,10 +71,15 @@ class BrokerChannels(Generic[T]):
             if broker is None or endpoint is None or self._nursery is None:
                 self._fail(item)
                 return
-            channel = _Channel(broker, self._exchange, self._fail)
+            from kbroker.client.address import Address
+            from kbroker.client.connection import connect as connect_tcp
+            from kbroker.coordinator.broker_channel import BrokerChannel
+
+            channel = BrokerChannel(broker, self._exchange, self._fail)
             self._channels[broker_id] = channel
             address = Address(endpoint.host, endpoint.port)
-            self._nursery.start_soon(channel.run, lambda: self._connect(address, client_id=self._client_id))
+            connect = connect_tcp if self._connect is None else self._connect
+            self._nursery.start_soon(channel.run, lambda: connect(address, client_id=self._client_id))
         channel.put(item)
 
     async def run(self) -> None:
@@ -83,58 +89,3 @@ class BrokerChannels(Generic[T]):
         finally:
             self._nursery = None
             self._channels.clear()
-
-
-class _Channel(Generic[T]):
-    def __init__(self, broker: BrokerRegistration, exchange: Exchange[T], fail: Callable[[T], None]) -> None:
-        self.broker = broker
-        self.scope = trio.CancelScope()
-        self._exchange = exchange
-        self._fail = fail
-        self._items: list[T] = []
-        self._wake = trio.Event()
-        self._connection: BrokerConnection | None = None
-        self._has_logged_failure = False
-
-    def put(self, item: T) -> None:
-        self._items.append(item)
-        self._wake.set()
-
-    async def run(self, connect: Callable[[], Awaitable[BrokerConnection]]) -> None:
-        try:
-            with self.scope:
-                while True:
-                    await self._wake.wait()
-                    while self._items:
-                        await self._send(connect)
-                    self._wake = trio.Event()
-        finally:
-            items, self._items = self._items, []
-            for item in items:
-                self._fail(item)
-            await self._disconnect()
-
-    async def _send(self, connect: Callable[[], Awaitable[BrokerConnection]]) -> None:
-        items, self._items = self._items, []
-        try:
-            if self._connection is None:
-                self._connection = await connect()
-            left = await self._exchange(self._connection, items)
-        except (ConnectionFailed, PeerError, NotServed) as failure:
-            if not self._has_logged_failure:
-                logger.info("Request to broker %d failed: %s", self.broker.id, failure)
-            self._has_logged_failure = True
-            await self._disconnect()
-            for item in items:
-                self._fail(item)
-        except BaseException:
-            self._items = items + self._items  # `run` fails them
-            raise
-        else:
-            self._has_logged_failure = False
-            self._items = left + self._items
-
-    async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.aclose()

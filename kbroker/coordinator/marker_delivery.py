@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from kbroker.client.failures import error_code
 from kbroker.controller.image import NO_LEADER
 from kbroker.coordinator.marker_requests import OutgoingMarker
 from kbroker.coordinator.markers import TransactionEnd
 from kbroker.coordinator.shard_log import Timers
 from kbroker.names import TopicPartition
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.error_codes import ErrorCode, error_code
 
 __all__ = ["MarkerDelivery"]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kbroker.client.connection import BrokerConnection
 from kbroker.coordinator.markers import TransactionEnd
 from kbroker.names import TopicPartition
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import write_txn_markers as messages
 from kbroker.protocol.registry import api
+
+if TYPE_CHECKING:
+    from kbroker.client.connection import BrokerConnection
 
 __all__ = ["OutgoingMarker", "fail_marker", "marker_members", "marker_results", "send_markers"]
 

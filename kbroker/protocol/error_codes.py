@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ErrorCode"]
+__all__ = ["ErrorCode", "error_code"]
 
 
 class ErrorCode(IntEnum):
@@ -188,3 +188,11 @@ _RETRIABLE = frozenset(
         ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     }
 )
+
+
+def error_code(number: int) -> ErrorCode:
+    """Returns UNKNOWN_SERVER_ERROR for codes that were added after Kafka 4.1."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.failures import ConnectionFailed, NotServed, error_code
+from kbroker.client.failures import ConnectionFailed, NotServed
 from kbroker.controller.changes import Change
 from kbroker.controller.cluster.control_requests import (
     LEADER_AND_ISR,
@@ -25,7 +25,7 @@ from kbroker.controller.cluster.control_requests import (
 )
 from kbroker.controller.image import BrokerRegistration, Image
 from kbroker.errors import PeerError
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.registry import Api
 
 __all__ = ["ConnectToBroker", "ControlConnection", "ControllerChannels", "OnOffline"]

@@ -14,12 +14,12 @@ import trio
 
 from kbroker.client.address import Address
 from kbroker.client.connection import open_connection
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NotServed, error_code
+from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NotServed
 from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
 from kbroker.errors import PeerError, StorageFailure
 from kbroker.log.leader_epochs import EpochEntry
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.record_batch import InvalidBatch
 from kbroker.replication.fetching.incremental_fetch import FetchKey, FetchPosition
 from kbroker.replication.fetching.leader_endpoint import LeaderEndpoint
