@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
 
@@ -245,3 +246,33 @@ def read_committed(bootstrap: str, topic: str, partition: int) -> list[bytes]:
                     assert error.code() in _PASSING, error
     finally:
         consumer.close()
+
+
+NO_COORDINATOR_YET = (
+    KafkaError._TIMED_OUT,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+
+
+async def describe_group(port: int, group: str) -> None:
+    """Describes a group through one broker, which creates the offsets topic.
+
+    The broker may name a coordinator that has not heard of its election yet, or that still loads the group. librdkafka
+    reports that, or keeps the connection to a broker that it no longer asks: each attempt has its own client.
+    """
+
+    def describe() -> bool:
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+        try:
+            admin.describe_consumer_groups([group], request_timeout=10)[group].result(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() not in NO_COORDINATOR_YET:
+                raise
+            return False
+        return True
+
+    with trio.fail_after(3 * TIMEOUT_SECONDS):
+        while not await trio.to_thread.run_sync(describe):
+            pass

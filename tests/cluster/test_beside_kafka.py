@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 import trio
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.process import free_ports
 from kbroker.coordinator.placement import partition_for
 from tests.cluster.conftest import SESSION_MS, TIMEOUT_SECONDS, RunningCluster, running_cluster
-from tests.cluster.stock_clients import NumberedRecords, committed, goes_on, read_all, read_committed
+from tests.cluster.stock_clients import NumberedRecords, committed, describe_group, goes_on, read_all, read_committed
 from tests.cluster.test_cluster import all_led, create
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
@@ -81,22 +81,6 @@ def replicas(directory: Path, topic: str) -> list[str]:
     return [path.name for path in directory.glob(f"{topic}-[0-9]")]
 
 
-async def describe_group(admin: AdminClient, group: str) -> None:
-    """Describes a group, which creates the offsets topic.
-
-    A broker may name the coordinator before the coordinator has heard of its election. librdkafka does not retry then.
-    """
-    while True:
-        described = admin.describe_consumer_groups([group])[group]
-        try:
-            await trio.to_thread.run_sync(lambda: described.result(TIMEOUT_SECONDS))  # noqa: B023
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_COORDINATOR:
-                raise
-        else:
-            return
-
-
 @asynccontextmanager
 async def kafka_beside(cluster: RunningCluster, classpath: str, java: str, directory: Path) -> AsyncIterator[None]:
     """Starts an Apache Kafka that joins the cluster."""
@@ -128,8 +112,7 @@ async def test_both_can_lead_follow_and_be_the_controller(
         assert len(replicas(tmp_path / "1", "orders")) == 4
 
         # Kafka's broker sends CreateTopics to kbroker's controller.
-        kafka_admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.brokers[KAFKA_ID].port}", "log_level": 0})
-        await describe_group(kafka_admin, "group")
+        await describe_group(cluster.brokers[KAFKA_ID].port, "group")
         _c, _b, topics = await cluster.until_agreed(
             lambda _c, brokers, topics: all_led(brokers, topics, "__consumer_offsets")
         )
@@ -232,8 +215,7 @@ async def test_transactions_span_both(zookeeper: str, java: str, judge39_classpa
         await cluster.until_agreed(lambda _c, brokers, _t: brokers == [1, KAFKA_ID])
         for topic, partitions in (("__transaction_state", TRANSACTION_PARTITIONS), ("orders", 2)):
             await create(cluster, topic, partitions, 2)
-        kafka_admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.brokers[KAFKA_ID].port}", "log_level": 0})
-        await describe_group(kafka_admin, "group")
+        await describe_group(cluster.brokers[KAFKA_ID].port, "group")
 
         async def in_sync(*broker_ids: int) -> dict[str, Any]:
             _c, _b, topics = await cluster.until_agreed(

@@ -19,6 +19,7 @@ from kafka.admin import KafkaAdminClient
 
 from tests.broker.child import spawn
 from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_cluster
+from tests.cluster.stock_clients import describe_group
 
 pytestmark = pytest.mark.jvm
 
@@ -160,7 +161,10 @@ async def test_a_coordinator_is_the_leader_of_the_groups_partition(three: Runnin
         described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
         return int(described.coordinator.id)
 
-    found = {await trio.to_thread.run_sync(coordinator, f"group-{number}") for number in range(8)}
+    groups = [f"group-{number}" for number in range(8)]
+    for group in groups:
+        await describe_group(three.brokers[1].port, group)
+    found = {await trio.to_thread.run_sync(coordinator, group) for group in groups}
     assert found <= {1, 2, 3}
     assert len(found) > 1
 
