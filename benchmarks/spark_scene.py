@@ -1,4 +1,4 @@
-"""What the rows on Spark share: brokers, one Spark session, stored topics, and how a work is timed.
+"""Parts that the rows on Spark share: brokers, one Spark session, stored topics, and the timing of a job.
 
 A row compares two works, mostly the same work on each broker. A work gets the `Scene` of the section and returns its
 figures, with the CPU time of the broker for each record.

@@ -93,7 +93,7 @@ async def test_records_without_a_key_stay_on_a_random_partition_for_a_batch(clus
 
 
 async def test_records_without_a_key_change_the_partition_after_16_kb(cluster: Cluster) -> None:
-    """As Kafka's producer with its default batch.size. Records with a key or a partition do not count."""
+    """Follows Kafka's producer and its default batch.size. Records with a key or a partition do not count."""
     await create_topic(cluster, "t", partitions=3)
     chosen = iter([2, 0, 1])
     producer = await start_producer(cluster, "t", random_below=lambda count: next(chosen))

@@ -1,4 +1,4 @@
-"""What Spark needs: pyspark, Java, the connector of its own version. Each lack is one line."""
+"""Spark needs pyspark, Java, and the connector of its own version. If one is missing, the error is one line."""
 
 from __future__ import annotations
 

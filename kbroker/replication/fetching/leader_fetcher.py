@@ -54,14 +54,14 @@ _METADATA_ERRORS: Final = frozenset(
 
 
 class _PartitionFetchState:
-    __slots__ = ("delay_seconds", "error", "is_in_sync", "lag", "partition", "resume_at")
+    __slots__ = ("delay_seconds", "error", "lag", "partition", "resume_at")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.resume_at = 0.0
-        self.is_in_sync = False  # whether the last fetch reached the high watermark
         self.delay_seconds = _FIRST_DELAY_SECONDS
-        self.lag = 0  # committed records of the leader that this replica did not have after its last fetch
+        # Committed records of the leader that this replica did not have after its last fetch. None: it has not fetched.
+        self.lag: int | None = None
         self.error: ErrorCode | None = None  # the error that was logged last: logged once, not at every retry
 
 
@@ -111,7 +111,7 @@ class LeaderFetcher:
         return f"ReplicaFetcherThread-0-{self.leader_id}"
 
     def lags(self) -> list[tuple[Partition, int]]:
-        return [(state.partition, state.lag) for state in self._states.values()]
+        return [(state.partition, state.lag or 0) for state in self._states.values()]
 
     @property
     def failed_partitions(self) -> int:
@@ -227,7 +227,7 @@ class LeaderFetcher:
 
     def _is_throttled(self, state: _PartitionFetchState, now: float) -> bool:
         """Whether the throttle of the partition is exceeded. Then the partition is delayed."""
-        if state.is_in_sync or not self._quota.covers(state.partition):
+        if state.lag == 0 or not self._quota.covers(state.partition):
             return False
         seconds = self._quota.excess_seconds()
         if seconds:
@@ -283,7 +283,6 @@ class LeaderFetcher:
             partition.append_fetched(records, data.high_watermark, data.log_start_offset)
             self.stats.bytes += len(records)
             state.lag = max(data.high_watermark - partition.log.log_end_offset, 0)
-            state.is_in_sync = partition.log.log_end_offset >= data.high_watermark
             if records and self._quota.covers(partition):
                 self._quota.record(len(records))
             state.error = None

@@ -1,4 +1,4 @@
-"""What the state of a consumer group derives from its members and patterns."""
+"""Tests the values that a consumer group derives from its members and patterns."""
 
 from __future__ import annotations
 
