@@ -8,6 +8,7 @@ quota is throttled but not refused (KIP-599). v6: topic ids.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.controller.image import Image, TopicImage
@@ -17,6 +18,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_topics as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
+from kbroker.time_slice import map_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -41,17 +43,25 @@ async def handle(context: Context, request: Request) -> Any:
         if request.version < DELETION_DISABLED_SINCE:
             raise Refusal(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
         raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-    counts = Counter(_topic_keys(request))
+    counts: Counter[_TopicKey] = Counter()
     image = context.controller.image
     results: dict[_TopicKey, Any] = {}
     keys_by_id: dict[bytes, list[_TopicKey]] = {}
-    for key, count in counts.items():
+
+    def count_key(key: _TopicKey) -> None:
+        counts[key] += 1
+
+    def look_up(counted: tuple[_TopicKey, int]) -> None:
+        key, count = counted
         outcome = _look_up(context, request, image, key, count)
         if isinstance(outcome, TopicImage):
             keys_by_id.setdefault(outcome.id, []).append(key)
             results[key] = _result(outcome.name, outcome.id)
         else:
             results[key] = outcome
+
+    await map_in_slices(context.clock, count_key, _topic_keys(request))
+    await map_in_slices(context.clock, look_up, counts.items())
     for keys in keys_by_id.values():
         if len(keys) > 1:
             text = "The provided topic name maps to an ID that was already supplied."
@@ -79,10 +89,10 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     return messages.RESPONSE(responses=[_result(*key, code, message) for key in _topic_keys(request)])
 
 
-def _topic_keys(request: Request) -> list[_TopicKey]:
+def _topic_keys(request: Request) -> Iterator[_TopicKey]:
     if request.version >= IDS_SINCE:
-        return [_TopicKey(topic.name, topic.topic_id) for topic in request.body.topics]
-    return [_TopicKey(name, ZERO_UUID) for name in request.body.topic_names]
+        return (_TopicKey(topic.name, topic.topic_id) for topic in request.body.topics)
+    return (_TopicKey(name, ZERO_UUID) for name in request.body.topic_names)
 
 
 def _look_up(context: Context, request: Request, image: Image, key: _TopicKey, count: int) -> TopicImage | Any:

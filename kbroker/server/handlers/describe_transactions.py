@@ -5,6 +5,7 @@ Partitions of topics that the client may not describe are left out.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
@@ -12,6 +13,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_transactions as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic, allows_transactional_id
+from kbroker.time_slice import respond_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -21,8 +23,12 @@ __all__ = ["handle", "refuse"]
 
 
 def handle(context: Context, request: Request) -> Any:
-    states = [_describe(context, request, transactional_id) for transactional_id in request.body.transactional_ids]
-    return messages.RESPONSE(transaction_states=states)
+    return respond_in_slices(
+        context.clock,
+        partial(_describe, context, request),
+        request.body.transactional_ids,
+        lambda states: messages.RESPONSE(transaction_states=states),
+    )
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

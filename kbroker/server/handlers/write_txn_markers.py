@@ -5,6 +5,7 @@ Sent by transaction coordinators, and by admin clients that abort a hanging tran
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import write_txn_markers as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
+from kbroker.time_slice import finish_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -30,39 +32,45 @@ def handle(context: Context, request: Request) -> Any:
     operations = (AclOperation.ALTER, AclOperation.CLUSTER_ACTION)
     if not any(allows_cluster(context, request, operation) for operation in operations):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    _MarkerWrites(context, request)
+    return finish_in_slices(context.clock, _MarkerWrites(context, request).steps())
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
-    return messages.RESPONSE(
-        markers=[
-            messages.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    messages.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            messages.WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.body.markers
-        ]
-    )
+    response = messages.RESPONSE(markers=[])
+    for _ in _fill(response, request, code):
+        pass
+    return response
+
+
+def _fill(response: Any, request: Request, code: int) -> Iterator[None]:
+    """Adds a result with the code for each partition of the request. Yields after each partition."""
+    for marker in request.body.markers:
+        topics: list[Any] = []
+        response.markers.append(messages.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+        for topic in marker.topics:
+            partitions: list[Any] = []
+            topics.append(messages.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
+            for index in topic.partition_indexes:
+                partitions.append(messages.WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
+                yield
 
 
 class _MarkerWrites:
     """Markers of one request; responds when the last one is committed, or after request.timeout.ms."""
 
     def __init__(self, context: Context, request: Request) -> None:
+        self._context = context
         self._request = request
-        self._response = refuse(request, ErrorCode.REQUEST_TIMED_OUT, None)
-        self._left = 1  # counts the loop below too: `append` may complete at once, before all markers are counted
+        self._response = messages.RESPONSE(markers=[])
+        self._left = 1  # counts `steps` too: `append` may complete at once, before all markers are counted
+
+    def steps(self) -> Generator[None, None, None]:
+        """Begins to write the markers. Yields after each partition."""
+        context = self._context
+        response = self._response
+        yield from _fill(response, self._request, ErrorCode.REQUEST_TIMED_OUT)
         self._deadline = context.deadlines.add(context.config.request_timeout_ms / 1000, self._respond)
-        for marker, result in zip(request.body.markers, self._response.markers, strict=True):
+        for marker, result in zip(self._request.body.markers, response.markers, strict=True):
             ending = TransactionEnd(
                 marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch
             )
@@ -71,6 +79,7 @@ class _MarkerWrites:
                     self._left += 1
                     done = partial(self._on_written, partition)
                     context.markers.append(ending, topic.name, partition.partition_index, done)
+                    yield
         self._count_down()
 
     def _on_written(self, result: Any, code: int) -> None:

@@ -27,7 +27,12 @@ from kbroker.protocol.registry import APIS, Api
 from kbroker.server.context import Context
 from kbroker.server.requests.client_session import ClientSession
 from kbroker.server.requests.controller_apis import CONTROLLER_APIS, only_on_controller
-from kbroker.server.requests.large_messages import has_many_elements, read_large_request, reply_at_length
+from kbroker.server.requests.large_messages import (
+    has_many_elements,
+    read_large_request,
+    refuse_at_length,
+    reply_at_length,
+)
 from kbroker.server.requests.repeated_requests import RepeatedRequests
 from kbroker.server.requests.request import Handler, Request, Route, read_request
 from kbroker.server.requests.request_times import RequestTally, RequestTimes
@@ -133,12 +138,12 @@ class Dispatch:
         try:
             async with self._large_requests:
                 work = self._context.thread_work
-                request = await read_large_request(work, route, frame, slot, self._reply_soon)
+                request, has_too_many = await read_large_request(work, route, frame, slot, self._reply_soon)
                 request.began = began
                 if route.tally_of is not None:
                     request.tally = route.tally_of(request)
                 request.tally.received += 1  # not `on_received`: no run handles it
-                await self._answer_large(request)
+                await self._answer_large(request, has_too_many)
         except PeerError as error:
             connection.drop(str(error))
         except Exception as error:  # of the decoder, or no memory: there is no request that could be answered
@@ -147,11 +152,14 @@ class Dispatch:
             connection.release()
             self.run.write()
 
-    async def _answer_large(self, request: Request) -> None:
+    async def _answer_large(self, request: Request, has_too_many: bool) -> None:
         try:
-            response = request.route.handler(self._context, request)
-            if response.__class__ is CoroutineType:
-                response = await response
+            if has_too_many:
+                response = await refuse_at_length(self._context.thread_work, request, _refusal)
+            else:
+                response = request.route.handler(self._context, request)
+                if response.__class__ is CoroutineType:
+                    response = await response
             if response is not None:
                 await self._reply(request, response)
         except PeerError:

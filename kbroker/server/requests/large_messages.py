@@ -11,8 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import Decode, Encode, codec
 from kbroker.protocol.compiler.runtime import MAX_ELEMENTS
+from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.values import Value
 from kbroker.server.requests.request import LongRequest, Request, Route
 from kbroker.server.wire.request_slot import RequestSlot
@@ -21,13 +23,27 @@ from kbroker.server.wire.transport import BYTES
 if TYPE_CHECKING:
     from kbroker.server.requests.thread_work import ThreadWork
 
-__all__ = ["MAX_ELEMENTS_AT_ONCE", "has_many_elements", "read_large_request", "reply_at_length"]
+__all__ = [
+    "MAX_ELEMENTS_AT_ONCE",
+    "has_many_elements",
+    "read_large_request",
+    "refuse_at_length",
+    "reply_at_length",
+]
 
 MAX_ELEMENTS_AT_ONCE: Final = 30_000
-"""Elements of a request whose handler does all its work in one turn. Larger requests close their connection."""
+"""Elements of a request whose handler does all its work in one turn. Larger requests get an error response."""
 
 # Keys of the APIs whose handlers let other tasks run between two elements.
-_HANDLED_IN_SLICES: Final = frozenset({0, 1, 2, 3, 9, 10, 15, 19, 21, 23, 32, 33, 35, 37, 42, 44, 48, 61, 69, 75})
+_HANDLED_IN_SLICES: Final = frozenset(
+    {0, 1, 2, 3, 9, 10, 15, 19, 20, 21, 23, 27, 32, 33, 35, 37, 42, 44, 48, 61, 65, 69, 75}
+)
+# LeaderAndIsr, StopReplica, UpdateMetadata, AlterPartition: their size grows with the cluster. So does that of
+# AlterPartitionReassignments: tools send all partitions of a plan in one request.
+_AS_LARGE_AS_THE_CLUSTER: Final = frozenset({4, 5, 6, 45, 56})
+_UNLIMITED: Final = _HANDLED_IN_SLICES | _AS_LARGE_AS_THE_CLUSTER
+# Kafka refuses a commit of so many offsets with this code too: their records exceed max.message.bytes.
+_CODES: Final = {8: ErrorCode.INVALID_COMMIT_OFFSET_SIZE, 28: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
 _MANY_ELEMENTS: Final = 2_000  # their encoding takes about 2 ms
 _ELEMENTS_PER_STEP: Final = 2_000
 _OWN_REFERENCES: Final = 3  # of the message, of a variable, of the call that counts them: a handler keeps no other
@@ -35,23 +51,52 @@ _OWN_REFERENCES: Final = 3  # of the message, of a variable, of the call that co
 
 async def read_large_request(
     work: ThreadWork, route: Route, frame: memoryview, slot: RequestSlot, reply_soon: Callable[[Request, Any], None]
-) -> Request:
-    """Decodes a request in a thread. Raises PeerError if it is malformed."""
+) -> tuple[Request, bool]:
+    """Decodes a request in a thread. Raises PeerError if it is malformed.
+
+    Returns also whether it must be refused, because its handler would keep the loop busy for too long.
+    """
     header, position = route.decode_header(frame)
     request = LongRequest(route, header.correlation_id, header.client_id, slot, reply_soon)
     quotas = route.quotas
     # With quotas, the decoder of the route measures time, which works on the event loop only.
     decode = route.decode if quotas is None else codec(route.api.request, route.version).decode
-    limit = MAX_ELEMENTS if route.api.key in _HANDLED_IN_SLICES else MAX_ELEMENTS_AT_ONCE
-    request.body = await work.run(partial(_decode, decode, frame, position, limit))
+    limit = MAX_ELEMENTS if route.api.key in _UNLIMITED else MAX_ELEMENTS_AT_ONCE
+    request.body, has_too_many = await work.run(partial(_decode, decode, frame, position, limit))
     if quotas is not None:
         quotas.begin_large(len(frame))
-    return request
+    return request, has_too_many
 
 
-def _decode(decode: Decode, frame: memoryview, position: int, max_elements: int, pause: Callable[[], None]) -> Any:
+def _decode(
+    decode: Decode, frame: memoryview, position: int, max_elements: int, pause: Callable[[], None]
+) -> tuple[Any, bool]:
+    """Returns the message, and whether it has more than `max_elements`. Raises PeerError if it is malformed."""
     pause()
-    return decode(frame, position, max_elements)[0]
+    try:
+        return decode(frame, position, max_elements)[0], False
+    except PeerError:
+        return decode(frame, position, MAX_ELEMENTS)[0], True
+
+
+async def refuse_at_length(
+    work: ThreadWork, request: Request, refuse: Callable[[Request, int, str | None], Any]
+) -> Any:
+    """Returns the response of `refuse`, which is called in a thread: it has an element for each of the request's."""
+    code = _CODES.get(request.route.api.key, ErrorCode.INVALID_REQUEST)
+    message = f"The request has more than {MAX_ELEMENTS_AT_ONCE} elements. Send several smaller requests."
+    return await work.run(partial(_refuse, refuse, request, code, message))
+
+
+def _refuse(
+    refuse: Callable[[Request, int, str | None], Any],
+    request: Request,
+    code: int,
+    message: str,
+    pause: Callable[[], None],
+) -> Any:
+    pause()
+    return refuse(request, code, message)
 
 
 def has_many_elements(response: Value) -> bool:
