@@ -14,7 +14,7 @@ import trio
 
 from kbroker.clock import Clock
 
-__all__ = ["TimeSlice", "finish_in_slices", "map_in_slices", "respond_in_slices"]
+__all__ = ["TimeSlice", "finish_in_slices", "map_in_slices", "respond_in_slices", "run_in_slices"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,6 +59,12 @@ def finish_in_slices(clock: Clock, steps: Generator[None, None, R]) -> Any:
     if _run_one_slice(clock, steps, finished):
         return finished[0]
     return _finish_later(clock, steps, finished)
+
+
+async def run_in_slices(clock: Clock, steps: Generator[None, None, R]) -> R:
+    """Returns the result of `steps`, like `finish_in_slices`, for a caller that has a task."""
+    finished: list[R] = []
+    return finished[0] if _run_one_slice(clock, steps, finished) else await _finish_later(clock, steps, finished)
 
 
 async def _finish_later(clock: Clock, steps: Generator[None, None, R], finished: list[R]) -> R:

@@ -6,6 +6,7 @@ alone. A canary task counts its turns while a request is handled.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +24,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.headers import REQUEST_HEADER
 from kbroker.protocol.messages import (
     alter_configs,
+    alter_partition_reassignments,
     create_partitions,
     create_topics,
     delete_records,
@@ -36,6 +38,7 @@ from kbroker.protocol.messages import (
     offset_commit,
     offset_fetch,
     offset_for_leader_epoch,
+    produce,
     update_metadata,
     write_txn_markers,
 )
@@ -57,6 +60,7 @@ from tests.server.handlers.harness import HandlerBroker, StillClock
 
 __all__ = ["broker", "start_broker"]  # fixtures
 
+PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2
 METADATA = 3
@@ -76,6 +80,7 @@ CREATE_PARTITIONS = 37
 DELETE_GROUPS = 42
 DESCRIBE_CLIENT_QUOTAS = 48
 INCREMENTAL_ALTER_CONFIGS = 44
+ALTER_PARTITION_REASSIGNMENTS = 45
 DESCRIBE_PRODUCERS = 61
 DESCRIBE_TRANSACTIONS = 65
 CONSUMER_GROUP_DESCRIBE = 69
@@ -327,6 +332,24 @@ async def test_added_partitions_of_one_request_are_bounded_together(broker: Hand
     assert response.results[1].error_message == TOO_MANY
 
 
+async def test_partitions_of_very_many_topics_are_refused_together(broker: HandlerBroker) -> None:
+    topics = [create_partitions.CreatePartitionsTopic(name=f"t{n}", count=2, assignments=None) for n in range(10_001)]
+    response = await broker.ask(CREATE_PARTITIONS, 3, topics=topics, validate_only=False)
+    assert len(response.results) == 10_001
+    assert {(result.error_code, result.error_message) for result in response.results} == {
+        (ErrorCode.POLICY_VIOLATION, TOO_MANY)
+    }
+
+
+async def test_an_assignment_of_very_many_partitions_is_refused(broker: HandlerBroker) -> None:
+    (topic,) = creatable_topics(1, -1)
+    topic.assignments = [create_topics.CreatableReplicaAssignment(partition_index=n) for n in range(10_001)]
+    response = await broker.ask(CREATE_TOPICS, 7, topics=[topic], validate_only=False)
+    assert [(result.error_code, result.error_message) for result in response.topics] == [
+        (ErrorCode.POLICY_VIOLATION, TOO_MANY)
+    ]
+
+
 # AlterConfigs
 
 
@@ -356,6 +379,14 @@ async def test_config_changes_of_one_request_are_bounded_together(broker: Handle
         (name, ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.") for name in ("", "1")
     ]
     assert not broker.image.entity_configs
+
+
+@pytest.mark.parametrize("key", [ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS])
+async def test_resources_without_changes_are_bounded_too(broker: HandlerBroker, key: int) -> None:
+    is_incremental = key == INCREMENTAL_ALTER_CONFIGS
+    resources = [altered_resource(f"{number}", 0, is_incremental=is_incremental) for number in range(10_001)]
+    response = await broker.ask(key, 1, resources=resources, validate_only=False)
+    assert [result.error_code for result in response.responses] == [ErrorCode.POLICY_VIOLATION] * 10_001
 
 
 async def test_a_resource_that_is_altered_many_times_is_refused_in_slices(broker: HandlerBroker) -> None:
@@ -555,6 +586,47 @@ async def test_messages_are_freed_only_if_no_handler_keeps_them() -> None:
     assert body.topics == []
 
 
+async def test_long_lists_within_a_message_are_freed_in_steps() -> None:
+    steps = 0
+
+    def count_step() -> None:
+        nonlocal steps
+        steps += 1
+
+    partitions = [fetch.FetchPartition(partition=number) for number in range(20_000)]
+    body = fetch.REQUEST(topics=[fetch.FetchTopic(topic="orders", partitions=partitions)])
+    del partitions
+    large_messages._free_lists(body, count_step)
+    assert body.topics == []
+    assert steps > 10
+
+
+async def test_what_a_handler_keeps_of_a_message_is_not_freed() -> None:
+    partitions = [fetch.FetchPartition(partition=number) for number in range(5_000)]
+    topic = fetch.FetchTopic(topic="orders", partitions=partitions)
+    large_messages._free_lists(fetch.REQUEST(topics=[topic]), lambda: None)
+    assert (len(partitions), len(topic.partitions)) == (5_000, 5_000)
+
+
+async def test_no_full_collection_runs_beside_a_large_request(broker: HandlerBroker) -> None:
+    """It would stop the event loop for as long as it takes to visit millions of objects."""
+    usual = gc.get_threshold()
+    seen = []
+    work = broker.context.thread_work
+
+    class Watched:
+        async def run(self, job: Callable[..., Any]) -> Any:
+            seen.append(gc.get_threshold())
+            return await work.run(job)
+
+    broker.context.thread_work = cast(ThreadWork, Watched())
+    await broker.ask(METADATA, 12, topics=metadata_topics(*["a"] * 30_000), allow_auto_topic_creation=False)
+    assert seen
+    assert all(during[:2] == usual[:2] and during[2] > 1_000_000 for during in seen)
+    while gc.get_threshold() != usual:  # until the body is freed, in a thread
+        await trio.lowlevel.checkpoint()
+
+
 # Offsets, epochs and deletions of very many partitions
 
 
@@ -608,6 +680,28 @@ async def test_very_many_partitions_are_fetched_in_slices(broker: HandlerBroker,
     assert turns > MANY_TARGETS / 5
 
 
+async def test_topics_without_partitions_are_handled_in_slices(broker: HandlerBroker) -> None:
+    fetched = [fetch.FetchTopic(topic=f"t{number}", partitions=[]) for number in range(20_001)]
+    _, turns = await ask_beside_canary(broker, FETCH, 11, topics=fetched, session_epoch=0, max_wait_ms=0)
+    assert turns > 20_001 / 5
+    produced = [produce.TopicProduceData(name=f"t{number}", partition_data=[]) for number in range(3_000)]
+    response, turns = await ask_beside_canary(broker, PRODUCE, 11, acks=1, timeout_ms=1000, topic_data=produced)
+    assert [topic.name for topic in response.responses] == [topic.name for topic in produced]
+    assert turns > 3_000 / 5
+
+
+async def test_one_fetch_cannot_remove_very_many_partitions_from_a_session(broker: HandlerBroker) -> None:
+    broker.context.fetch_sessions = FetchSessions(10, iter([7]).__next__, StillClock())
+    members: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 100}
+    topics = [fetch.FetchTopic(topic="unknown", partitions=[fetch.FetchPartition(partition=0)])]
+    assert (await broker.ask(FETCH, 11, topics=topics, session_epoch=0, **members)).session_id == 7
+    forgotten = [fetch.ForgottenTopic(topic="unknown", partitions=list(range(20_001)))]
+    response = await broker.ask(
+        FETCH, 11, topics=[], forgotten_topics_data=forgotten, session_id=7, session_epoch=1, **members
+    )
+    assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
 async def test_one_fetch_cannot_add_very_many_partitions_to_a_session(broker: HandlerBroker) -> None:
     broker.context.fetch_sessions = FetchSessions(10, iter([7]).__next__, StillClock())
     few, many = ([fetch.FetchPartition(partition=number) for number in range(count)] for count in (1, 20_001))
@@ -647,6 +741,27 @@ async def test_markers_for_very_many_partitions_are_written_in_slices(broker: Ha
     assert [answer.partition_index for answer in result.partitions] == list(range(3_000))
     assert [answer.error_code for answer in result.partitions] == [0] + [UNKNOWN] * 2_999
     assert turns > 2 * 3_000 / 5
+
+
+async def test_markers_without_partitions_are_handled_in_slices(broker: HandlerBroker) -> None:
+    broker.context.deadlines = Deadlines()
+    marker = write_txn_markers.WritableTxnMarker(
+        producer_id=7, producer_epoch=0, transaction_result=True, topics=[], coordinator_epoch=0
+    )
+    response, turns = await ask_beside_canary(broker, WRITE_TXN_MARKERS, 1, markers=[marker] * 3_000)
+    assert len(response.markers) == 3_000
+    assert turns > 2 * 3_000 / 5
+
+
+async def test_very_many_partitions_are_reassigned_in_slices(broker: HandlerBroker) -> None:
+    partitions = [
+        alter_partition_reassignments.ReassignablePartition(partition_index=number, replicas=[1])
+        for number in range(3_000)
+    ]
+    topics = [alter_partition_reassignments.ReassignableTopic(name="unknown", partitions=partitions)]
+    response, turns = await ask_beside_canary(broker, ALTER_PARTITION_REASSIGNMENTS, 0, topics=topics)
+    assert [answer.error_code for answer in response.responses[0].partitions] == [UNKNOWN] * 3_000
+    assert turns > 3 * 3_000 / 5
 
 
 async def test_very_many_transactions_are_described_in_slices(broker: HandlerBroker) -> None:

@@ -5,6 +5,7 @@ The response does not wait for the new replicas. v1: `allow_replication_factor_c
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
@@ -13,6 +14,7 @@ from kbroker.protocol.messages import alter_partition_reassignments as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.requests.error_fields import error_fields
+from kbroker.time_slice import run_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -24,27 +26,34 @@ __all__ = ["handle"]
 async def handle(context: Context, request: Request) -> Any:
     if not allows_cluster(context, request, AclOperation.ALTER):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
-    body = request.body
-    wanted = {
-        (topic.name, partition.partition_index): partition.replicas
-        for topic in body.topics
-        for partition in topic.partitions
-    }
+    body, clock = request.body, context.clock
+    wanted: dict[tuple[str, int], list[int] | None] = {}
+    await run_in_slices(clock, _read(body, wanted))
     outcomes = await context.controller.reassign(wanted, may_change_factor=body.allow_replication_factor_change)
     return messages.RESPONSE(
         allow_replication_factor_change=body.allow_replication_factor_change,
         error_message=None,
-        responses=[
-            messages.ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    messages.ReassignablePartitionResponse(
-                        partition_index=partition.partition_index,
-                        **error_fields(outcomes[topic.name, partition.partition_index]),
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in body.topics
-        ],
+        responses=await run_in_slices(clock, _results(body, outcomes)),
     )
+
+
+def _read(body: Any, wanted: dict[tuple[str, int], list[int] | None]) -> Generator[None, None, None]:
+    for topic in body.topics:
+        for partition in topic.partitions:
+            wanted[topic.name, partition.partition_index] = partition.replicas
+            yield
+        yield
+
+
+def _results(body: Any, outcomes: Mapping[tuple[str, int], Refusal | None]) -> Generator[None, None, list[Any]]:
+    responses = []
+    for topic in body.topics:
+        results = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            fields = error_fields(outcomes[topic.name, index])
+            results.append(messages.ReassignablePartitionResponse(partition_index=index, **fields))
+            yield
+        responses.append(messages.ReassignableTopicResponse(name=topic.name, partitions=results))
+        yield
+    return responses

@@ -41,6 +41,10 @@ async def handle(context: Context, request: Request) -> Any:
         requested[topic.name] = topic
 
     await map_in_slices(context.clock, count, request.body.topics)
+    if len(requested) > MAX_PARTITIONS_AT_ONCE:  # each topic would get at least one partition
+        too_many = too_many_partitions()
+        refused = await map_in_slices(context.clock, lambda name: _result(name, too_many), requested)
+        return messages.RESPONSE(results=refused)
     results = []
     partitions_left = MAX_PARTITIONS_AT_ONCE
     time_slice = TimeSlice(context.clock)

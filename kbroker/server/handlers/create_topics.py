@@ -50,19 +50,26 @@ async def handle(context: Context, request: Request) -> Any:
     may_create_all = allows_cluster(context, request, AclOperation.CREATE)
     results: dict[str, Any] = {}
     new_topics: list[NewTopic] = []
+    partition_count = 0
 
     def check(topic: Any) -> None:
+        nonlocal partition_count
         name = topic.name
+        if len(topic.assignments) > MAX_PARTITIONS_AT_ONCE:
+            partition_count += len(topic.assignments)
+        if partition_count > MAX_PARTITIONS_AT_ONCE:
+            return  # the whole request is refused
         problem = _problem(topic, counts[name]) or (
             None if may_create_all or allows_topic(context, request, AclOperation.CREATE, name) else _UNAUTHORIZED
         )
         if problem is None:
             new_topics.append(_new_topic(topic))
+            partition_count += _partition_count(context, new_topics[-1])
         else:
             results[name] = _refused(name, problem)
 
     await map_in_slices(clock, check, requested.values())
-    if sum(_partition_count(context, new) for new in new_topics) > MAX_PARTITIONS_AT_ONCE:
+    if partition_count > MAX_PARTITIONS_AT_ONCE:
         refusal = too_many_partitions()
         refused = await map_in_slices(clock, lambda name: _refused(name, refusal), requested)
         return messages.RESPONSE(topics=refused)

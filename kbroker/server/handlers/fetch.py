@@ -63,7 +63,8 @@ def handle(context: Context, request: Request) -> Any:
     count = 0
     for topic in body.topics:
         count += len(topic.partitions)
-    if count > _MAX_SESSION_CHANGES:
+    count = max(count, len(body.topics))  # topics without partitions take time too
+    if count > _MAX_SESSION_CHANGES or _forgotten_count(body) > _MAX_SESSION_CHANGES:
         if request.version >= 7 and body.session_epoch > INITIAL_EPOCH:
             return _new_response(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     elif request.version >= 7 and body.session_epoch != FINAL_EPOCH:
@@ -161,6 +162,11 @@ def _open_session(context: Context, request: Request) -> FetchSession | ErrorCod
     ):
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the client sends all partitions again
     return session
+
+
+def _forgotten_count(body: Any) -> int:
+    topics = body.forgotten_topics_data
+    return max(len(topics), sum(len(topic.partitions) for topic in topics)) if topics else 0
 
 
 def _key(topic: Any, request: Request) -> TopicKey:

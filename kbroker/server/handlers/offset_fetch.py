@@ -41,12 +41,17 @@ def handle(context: Context, request: Request) -> Any:
     drivers: dict[ShardDriver, None] = {}
     answers: dict[str, _Answer] = {}
 
-    def respond(_: list[None]) -> None:
+    def respond(_: list[None]) -> Any:
         if request.version >= MANY_GROUPS_SINCE:
-            response = _Response(groups=[answer.group() for answer in answers.values()])
-        else:
-            (answer,) = answers.values()
-            response = _Response(topics=list(answer.topics.values()))
+            return respond_in_slices(context.clock, _Answer.group, answers.values(), respond_with_groups)
+        (answer,) = answers.values()
+        send(_Response(topics=list(answer.topics.values())))
+        return None
+
+    def respond_with_groups(groups: list[Any]) -> None:
+        send(_Response(groups=groups))
+
+    def send(response: Any) -> None:
         answer_after(list(drivers), pending_response(request, refuse), response)
 
     return respond_in_slices(context.clock, _ignore, _steps(context, request, answers, drivers), respond)

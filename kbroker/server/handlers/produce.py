@@ -59,7 +59,7 @@ def handle(context: Context, request: Request) -> None:
     partition_count = 0
     for topic in body.topic_data:
         partition_count += len(topic.partition_data)
-    if partition_count > MANY_PARTITIONS:
+    if partition_count > MANY_PARTITIONS or len(body.topic_data) > MANY_PARTITIONS:
         request.slot.connection.hold()
         context.nursery.start_soon(_stage_in_slices, context, request, now_ms)
         return

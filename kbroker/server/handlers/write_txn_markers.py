@@ -43,7 +43,7 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 def _fill(response: Any, request: Request, code: int) -> Iterator[None]:
-    """Adds a result with the code for each partition of the request. Yields after each partition."""
+    """Adds a result with the code for each partition of the request. Yields after each element."""
     for marker in request.body.markers:
         topics: list[Any] = []
         response.markers.append(messages.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
@@ -53,6 +53,8 @@ def _fill(response: Any, request: Request, code: int) -> Iterator[None]:
             for index in topic.partition_indexes:
                 partitions.append(messages.WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
                 yield
+            yield
+        yield
 
 
 class _MarkerWrites:
@@ -65,7 +67,7 @@ class _MarkerWrites:
         self._left = 1  # counts `steps` too: `append` may complete at once, before all markers are counted
 
     def steps(self) -> Generator[None, None, None]:
-        """Begins to write the markers. Yields after each partition."""
+        """Begins to write the markers. Yields after each element."""
         context = self._context
         response = self._response
         yield from _fill(response, self._request, ErrorCode.REQUEST_TIMED_OUT)
@@ -80,6 +82,8 @@ class _MarkerWrites:
                     done = partial(self._on_written, partition)
                     context.markers.append(ending, topic.name, partition.partition_index, done)
                     yield
+                yield
+            yield
         self._count_down()
 
     def _on_written(self, result: Any, code: int) -> None:

@@ -28,6 +28,8 @@ from kbroker.server.context import Context
 from kbroker.server.requests.client_session import ClientSession
 from kbroker.server.requests.controller_apis import CONTROLLER_APIS, only_on_controller
 from kbroker.server.requests.large_messages import (
+    FullCollections,
+    free_body,
     has_many_elements,
     read_large_request,
     refuse_at_length,
@@ -72,6 +74,7 @@ class Dispatch:
         self._repeated: dict[int, RepeatedRequests] = {}
         self._interceptor = context.interceptor
         self._large_requests = trio.Semaphore(MAX_THREADS)  # each may take a few hundred megabytes
+        self._full_collections = FullCollections()
         self.bugs = 0
         self.tallies: dict[tuple[str, int], RequestTally] = {}
         """Number of requests by API and version."""
@@ -137,13 +140,15 @@ class Dispatch:
         """Handles a large request. Its connection is held until the response is encoded, or the request waits."""
         try:
             async with self._large_requests:
-                work = self._context.thread_work
-                request, has_too_many = await read_large_request(work, route, frame, slot, self._reply_soon)
-                request.began = began
-                if route.tally_of is not None:
-                    request.tally = route.tally_of(request)
-                request.tally.received += 1  # not `on_received`: no run handles it
-                await self._answer_large(request, has_too_many)
+                with self._full_collections:
+                    work = self._context.thread_work
+                    request, has_too_many = await read_large_request(work, route, frame, slot, self._reply_soon)
+                    request.began = began
+                    if route.tally_of is not None:
+                        request.tally = route.tally_of(request)
+                    request.tally.received += 1  # not `on_received`: no run handles it
+                    if await self._answer_large(request, has_too_many):
+                        await free_body(work, request)
         except PeerError as error:
             connection.drop(str(error))
         except Exception as error:  # of the decoder, or no memory: there is no request that could be answered
@@ -152,7 +157,8 @@ class Dispatch:
             connection.release()
             self.run.write()
 
-    async def _answer_large(self, request: Request, has_too_many: bool) -> None:
+    async def _answer_large(self, request: Request, has_too_many: bool) -> bool:
+        """Returns whether the request is done. Otherwise its handler replies later."""
         try:
             if has_too_many:
                 response = await refuse_at_length(self._context.thread_work, request, _refusal)
@@ -160,12 +166,14 @@ class Dispatch:
                 response = request.route.handler(self._context, request)
                 if response.__class__ is CoroutineType:
                     response = await response
-            if response is not None:
-                await self._reply(request, response)
+            if response is None:
+                return False
+            await self._reply(request, response)
         except PeerError:
             raise
         except Exception as error:
             self._fail(request, error)
+        return True
 
     def _reply_soon(self, request: Request, response: Any) -> None:
         """Replies to a large request that has waited: its response may have to be encoded in a thread."""

@@ -7,13 +7,11 @@ them again.
 from __future__ import annotations
 
 from collections.abc import Generator
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
-from kbroker.clock import Clock
-from kbroker.time_slice import finish_in_slices
+from kbroker.time_slice import run_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["fetch_at_length"]
 
 _LONGEST_WAIT_SECONDS: Final = 0.5
-
-R = TypeVar("R")
 
 
 class SteppedFetch(Protocol):
@@ -39,18 +35,12 @@ async def fetch_at_length(context: Context, fetch: SteppedFetch) -> Any:
     """Returns the response. If there is too little to read, waits for up to half a second and reads once more."""
     clock, body = context.clock, fetch.request.body
     try:
-        await _finish(clock, fetch.target_steps())
-        is_enough = await _finish(clock, fetch.read_steps())
+        await run_in_slices(clock, fetch.target_steps())
+        is_enough = await run_in_slices(clock, fetch.read_steps())
         if not is_enough and body.max_wait_ms > 0:
             await trio.sleep(min(body.max_wait_ms / 1000, _LONGEST_WAIT_SECONDS))
-            await _finish(clock, fetch.read_steps())
-        return await _finish(clock, fetch.response_steps())
+            await run_in_slices(clock, fetch.read_steps())
+        return await run_in_slices(clock, fetch.response_steps())
     except BaseException:
         fetch.release()
         raise
-
-
-async def _finish(clock: Clock, steps: Generator[None, None, R]) -> R:
-    result: Any = finish_in_slices(clock, steps)
-    finished: R = await result if isinstance(result, CoroutineType) else result
-    return finished

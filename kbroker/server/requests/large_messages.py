@@ -1,11 +1,13 @@
 """Requests and responses with very many elements: decoded, encoded and freed in a thread, with turns for the loop.
 
 500,000 topic names take seconds. Everything that takes one call of C (joining the parts of a response, freeing a list)
-is done in steps too: such a call keeps the GIL.
+is done in steps too: such a call keeps the GIL. So does a full garbage collection, which takes a second with millions
+of objects: there is none while a large request is handled.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_ELEMENTS_AT_ONCE",
+    "FullCollections",
+    "free_body",
     "has_many_elements",
     "read_large_request",
     "refuse_at_length",
@@ -36,17 +40,36 @@ MAX_ELEMENTS_AT_ONCE: Final = 30_000
 
 # Keys of the APIs whose handlers let other tasks run between two elements.
 _HANDLED_IN_SLICES: Final = frozenset(
-    {0, 1, 2, 3, 9, 10, 15, 19, 20, 21, 23, 27, 32, 33, 35, 37, 42, 44, 48, 61, 65, 69, 75}
+    {0, 1, 2, 3, 9, 10, 15, 19, 20, 21, 23, 27, 32, 33, 35, 37, 42, 44, 45, 48, 61, 65, 69, 75}
 )
-# LeaderAndIsr, StopReplica, UpdateMetadata, AlterPartition: their size grows with the cluster. So does that of
-# AlterPartitionReassignments: tools send all partitions of a plan in one request.
-_AS_LARGE_AS_THE_CLUSTER: Final = frozenset({4, 5, 6, 45, 56})
+# LeaderAndIsr, StopReplica, UpdateMetadata, AlterPartition: their size grows with the cluster.
+_AS_LARGE_AS_THE_CLUSTER: Final = frozenset({4, 5, 6, 56})
 _UNLIMITED: Final = _HANDLED_IN_SLICES | _AS_LARGE_AS_THE_CLUSTER
 # Kafka refuses a commit of so many offsets with this code too: their records exceed max.message.bytes.
 _CODES: Final = {8: ErrorCode.INVALID_COMMIT_OFFSET_SIZE, 28: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
 _MANY_ELEMENTS: Final = 2_000  # their encoding takes about 2 ms
 _ELEMENTS_PER_STEP: Final = 2_000
 _OWN_REFERENCES: Final = 3  # of the message, of a variable, of the call that counts them: a handler keeps no other
+_NEVER: Final = 1 << 30
+
+
+class FullCollections:
+    """Puts off full garbage collections while large requests are handled. Collections of young objects go on."""
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._thresholds = gc.get_threshold()
+
+    def __enter__(self) -> None:
+        self._requests += 1
+        if self._requests == 1:
+            self._thresholds = gc.get_threshold()
+            gc.set_threshold(*self._thresholds[:2], _NEVER)
+
+    def __exit__(self, *_: object) -> None:
+        self._requests -= 1
+        if not self._requests:
+            gc.set_threshold(*self._thresholds)
 
 
 async def read_large_request(
@@ -153,16 +176,36 @@ def _encode(encode: Encode, response: Value, body: Value, pause: Callable[[], No
             begin = number + 1
     joined.append(b"".join(parts[begin:]))
     _free(parts, pause)
-    for value in (response, body):
-        for name in value.names:
-            member = getattr(value, name)
-            if member.__class__ is list and sys.getrefcount(member) <= _OWN_REFERENCES:
-                _free(member, pause)
+    _free_lists(response, pause)
+    _free_lists(body, pause)
     return joined
 
 
+async def free_body(work: ThreadWork, request: Request) -> None:
+    """Frees the body of a request that has its response. Does nothing if that takes no time."""
+    if has_many_elements(request.body):
+        await work.run(partial(_free_lists, request.body))
+
+
+def _free_lists(value: Value, pause: Callable[[], None]) -> None:
+    """Empties the lists of the message, unless a handler has kept them."""
+    for name in value.names:
+        member = getattr(value, name)
+        if member.__class__ is list and sys.getrefcount(member) <= _OWN_REFERENCES:
+            _free(member, pause)
+
+
 def _free(elements: list[Any], pause: Callable[[], None]) -> None:
-    """Empties the list in steps. Nothing else uses the elements any more."""
+    """Empties the list in steps, and before that the long lists of its elements."""
     while elements:
-        del elements[-_ELEMENTS_PER_STEP:]
+        for _ in range(min(len(elements), _ELEMENTS_PER_STEP)):
+            element = elements.pop()
+            if isinstance(element, Value) and sys.getrefcount(element) < _OWN_REFERENCES and _has_long_list(element):
+                _free_lists(element, pause)
+            del element
         pause()
+
+
+def _has_long_list(value: Value) -> bool:
+    members = (getattr(value, name) for name in value.names)
+    return any(member.__class__ is list and len(member) > _ELEMENTS_PER_STEP for member in members)
