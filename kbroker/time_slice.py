@@ -14,7 +14,14 @@ import trio
 
 from kbroker.clock import Clock
 
-__all__ = ["TimeSlice", "finish_in_slices", "map_in_slices", "respond_in_slices", "run_in_slices"]
+__all__ = [
+    "TimeSlice",
+    "finish_in_slices",
+    "map_in_slices",
+    "respond_in_slices",
+    "respond_once_in_slices",
+    "run_in_slices",
+]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -102,6 +109,18 @@ def respond_in_slices(
     if _fill_one_slice(clock, function, remaining, results):
         return respond(results)
     return _respond_later(clock, function, remaining, results, respond)
+
+
+def respond_once_in_slices(
+    clock: Clock, function: Callable[[T], R], items: Iterable[T], respond: Callable[[list[R]], Any]
+) -> Any:
+    """Like `respond_in_slices`, with one result for an item that occurs several times."""
+    unique: dict[T, None] = {}
+
+    def add(item: T) -> None:
+        unique[item] = None
+
+    return respond_in_slices(clock, add, items, lambda _: respond_in_slices(clock, function, unique, respond))
 
 
 async def map_in_slices(clock: Clock, function: Callable[[T], R], items: Iterable[T]) -> list[R]:

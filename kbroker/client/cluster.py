@@ -35,6 +35,7 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 
 PartitionRequest = TypeVar("PartitionRequest")
+T = TypeVar("T")
 
 
 class BrokerInfo(NamedTuple):
@@ -161,11 +162,16 @@ class Cluster:
 
         KRaft brokers name one broker, which forwards requests.
         """
-        if not self.brokers:
-            await self.refresh([])
-        if self.controller_id in self.brokers:
-            return await self.broker_connection(self.controller_id)
-        return await self.any_connection()
+        backoff = self.backoff()
+        while True:
+            if not self.brokers:
+                await self.refresh([])
+            if self.controller_id not in self.brokers:
+                return await self.any_connection()
+            try:
+                return await self.broker_connection(self.controller_id)
+            except ConnectionFailed as failure:
+                await self._pause_until_noticed(failure, backoff)
 
     async def coordinator_connection(self, key: str, *, is_transaction: bool = False) -> BrokerConnection:
         """Connects to the coordinator of a group, or of a transactional id."""
@@ -176,11 +182,35 @@ class Cluster:
             response = await connection.send(FIND_COORDINATOR, key=key, key_type=key_type, coordinator_keys=[key])
             found = response.coordinators[0] if response.coordinators else response
             if found.error_code == ErrorCode.NONE:
-                return await self.connection_to(Address(found.host, found.port))
+                try:
+                    return await self.connection_to(Address(found.host, found.port))
+                except ConnectionFailed as failure:
+                    await self._pause_until_noticed(failure, backoff)
+                    continue
             refusal = BrokerRefusal(found.error_code, f"{kind} {key}", found.error_message)
             if not refusal.code.retriable:
                 raise refusal
             await backoff.pause(refusal)
+
+    async def ask_each_broker(self, ask: Callable[[int], Awaitable[T]]) -> list[T]:
+        """Calls `ask` with the id of each broker. Begins again if one has died, when the others have noticed."""
+        backoff = self.backoff()
+        while True:
+            await self.refresh([])
+            try:
+                return [await ask(node_id) for node_id in list(self.brokers)]
+            except ConnectionFailed as failure:
+                await self._pause_until_noticed(failure, backoff)
+
+    async def _pause_until_noticed(self, failure: ConnectionFailed, backoff: RetryBackoff) -> None:
+        """Gives the other brokers time to notice that one has died, and refreshes the metadata.
+
+        Raises the failure after the retry time, and at once if there is no other broker.
+        """
+        await self.refresh([])
+        if len(self.brokers) < 2:
+            raise failure
+        await backoff.pause(failure)
 
     # Metadata
 

@@ -80,10 +80,9 @@ async def list_groups(cluster: Cluster, *, states: Iterable[str] = (), types: It
     Filters ignore case, and keep groups whose state or type is unknown.
     """
     wanted_states, wanted_types = ({word.lower() for word in filters} for filters in (states, types))
-    await cluster.refresh([])
     found: dict[str, ListedGroup] = {}
-    for node_id in cluster.brokers:
-        for group in await _list_groups_of(cluster, node_id):
+    for listed in await cluster.ask_each_broker(lambda node_id: _list_groups_of(cluster, node_id)):
+        for group in listed:
             found[group.group_id] = group
     return [
         group

@@ -48,10 +48,10 @@ class TransactionDescription(NamedTuple):
 
 async def list_transactions(cluster: Cluster, *, states: Iterable[str] = ()) -> list[ListedTransaction]:
     """Lists the transactions of all brokers, sorted by transactional id."""
-    await cluster.refresh([])
+    wanted = list(states)
     found: dict[str, ListedTransaction] = {}
-    for node_id in cluster.brokers:
-        for transaction in await _list_transactions_of(cluster, node_id, list(states)):
+    for listed in await cluster.ask_each_broker(lambda node_id: _list_transactions_of(cluster, node_id, wanted)):
+        for transaction in listed:
             found[transaction.transactional_id] = transaction
     return [transaction for _, transaction in sorted(found.items())]
 

@@ -9,13 +9,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kbroker.client.address import Address
 from kbroker.client.admin import create_topic
 from kbroker.client.cluster import Cluster
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NoSuchTopic
+from kbroker.client.connection import BrokerConnection
+from kbroker.client.failures import BrokerRefusal, ConnectionFailed, CouldNotConnect, NoSuchTopic
 from kbroker.client.offsets import LATEST, FoundOffset, commit_offsets, committed_offsets, list_offsets
 from kbroker.errors import PeerError, UserError
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.protocol.messages import create_topics, find_coordinator, offset_commit, offset_fetch
+from kbroker.protocol.messages import create_topics, find_coordinator, metadata, offset_commit, offset_fetch
 from kbroker.protocol.messages import list_offsets as messages
 from tests.client.toy_broker import ADDRESS, ToyBroker, metadata_of
 
@@ -228,4 +230,73 @@ async def test_a_coordinator_that_is_coming_up_is_waited_for(nursery: trio.Nurse
     assert await committed_offsets(cluster, "g", "a", [0, 1]) == {0: 9}
     await commit_offsets(cluster, "g", "a", {0: 10})
     assert finds == fetches == commits == []
+    await cluster.aclose()
+
+
+DEAD = Address("dead", 9092)
+OTHER = Address("other", 9092)
+
+
+def cluster_with_dead_broker(broker: ToyBroker) -> Cluster:
+    async def connect(address: Address, *, client_id: str) -> BrokerConnection:
+        if address == DEAD:
+            raise CouldNotConnect(address)
+        return await broker.connect(address, client_id=client_id)
+
+    return Cluster([ADDRESS], retry_s=RETRY_SECONDS, connect=connect)
+
+
+def metadata_with(*addresses: Address, controller_id: int) -> Any:
+    response = metadata_of({})
+    response.controller_id = controller_id
+    response.brokers = [
+        metadata.MetadataResponseBroker(node_id=number, host=address.host, port=address.port)
+        for number, address in enumerate(addresses, 1)
+    ]
+    return response
+
+
+async def test_a_controller_that_has_died_is_replaced(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    """The other brokers name it until its session has expired."""
+    controllers = [2, 2, 2, 1]
+    answer = {"Metadata": lambda _: metadata_with(ADDRESS, DEAD, controller_id=controllers.pop(0))}
+    cluster = cluster_with_dead_broker(ToyBroker(nursery, answer))
+    assert (await cluster.controller_connection()).address == ADDRESS
+    assert controllers == []
+    await cluster.aclose()
+
+
+async def test_a_coordinator_that_has_died_is_replaced(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    addresses = [DEAD, DEAD, ADDRESS]
+
+    def find(_request: Any) -> Any:
+        host, port = addresses.pop(0)
+        return find_coordinator.RESPONSE(coordinators=[find_coordinator.Coordinator(host=host, port=port)])
+
+    answers = {"FindCoordinator": find, "Metadata": lambda _: metadata_with(ADDRESS, DEAD, controller_id=1)}
+    cluster = cluster_with_dead_broker(ToyBroker(nursery, answers))
+    assert (await cluster.coordinator_connection("g")).address == ADDRESS
+    assert addresses == []
+    await cluster.aclose()
+
+
+async def test_every_broker_is_asked_without_one_that_has_died(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    known = [(ADDRESS, DEAD), (ADDRESS, DEAD), (ADDRESS, OTHER)]
+    answer = {"Metadata": lambda _: metadata_with(*(known.pop(0) if len(known) > 1 else known[0]), controller_id=1)}
+    cluster = cluster_with_dead_broker(ToyBroker(nursery, answer))
+
+    async def address_of(node_id: int) -> Address:
+        return (await cluster.broker_connection(node_id)).address
+
+    assert await cluster.ask_each_broker(address_of) == [ADDRESS, OTHER]
+    await cluster.aclose()
+
+
+async def test_a_lone_broker_with_a_wrong_advertised_address_is_reported_at_once(nursery: trio.Nursery) -> None:
+    broker = ToyBroker(nursery, {"Metadata": lambda _: metadata_with(DEAD, controller_id=1)})
+    cluster = cluster_with_dead_broker(broker)
+    with pytest.raises(ConnectionFailed, match="Could not connect to dead:9092"):
+        await cluster.controller_connection()
     await cluster.aclose()

@@ -385,8 +385,9 @@ async def test_config_changes_of_one_request_are_bounded_together(broker: Handle
 async def test_resources_without_changes_are_bounded_too(broker: HandlerBroker, key: int) -> None:
     is_incremental = key == INCREMENTAL_ALTER_CONFIGS
     resources = [altered_resource(f"{number}", 0, is_incremental=is_incremental) for number in range(10_001)]
-    response = await broker.ask(key, 1, resources=resources, validate_only=False)
+    response, turns = await ask_beside_canary(broker, key, 1, resources=resources, validate_only=False)
     assert [result.error_code for result in response.responses] == [ErrorCode.POLICY_VIOLATION] * 10_001
+    assert turns > 3 * 10_001 / 5  # they are counted, refused, and put into the response
 
 
 async def test_a_resource_that_is_altered_many_times_is_refused_in_slices(broker: HandlerBroker) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
+import trio
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kbroker.errors import UserError
 from kbroker.testing import Broker
+from tests.cluster.conftest import RunningCluster
 from tests.pipeline.committed_records import read_committed, values_of
 
 pytest.importorskip("pyspark", reason="needs pyspark")
 pytest.importorskip("pyarrow", reason="needs pyarrow")
 
 PARTITIONS = 3
+WAIT_S = 120.0
 Produce = Callable[..., None]
 
 
@@ -26,8 +31,14 @@ def sink_class() -> Any:
     return ExactlyOnceSink
 
 
-def copy_stream(spark: Any, broker: Broker, sink: Any, checkpoint: Path, **options: str) -> None:
-    source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "in", "startingOffsets": "earliest", **options}
+def copy_stream(spark: Any, bootstrap: str, sink: Any, checkpoint: Path, **options: str) -> None:
+    source = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": "in",
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        **options,
+    }
     stream = spark.readStream.format("kafka").options(**source).load().select("key", "value", "headers", "timestamp")
     query = (
         stream.writeStream.foreachBatch(sink.write_batch)
@@ -58,13 +69,57 @@ def test_a_stream_is_copied_once_with_a_failing_driver(
     for _ in range(2):
         sink = sink_class(broker.bootstrap, "copy", tmp_path / "sink", options, on_step=fail_once)
         with pytest.raises(Exception, match="the driver fails"):
-            copy_stream(spark, broker, sink, tmp_path / "checkpoint", includeHeaders="true", maxOffsetsPerTrigger="150")
+            copy_stream(spark, broker.bootstrap, sink, tmp_path / "checkpoint", maxOffsetsPerTrigger="150")
         sink.close()
     sink = sink_class(broker.bootstrap, "copy", tmp_path / "sink", options)
-    copy_stream(spark, broker, sink, tmp_path / "checkpoint", includeHeaders="true", maxOffsetsPerTrigger="150")
+    copy_stream(spark, broker.bootstrap, sink, tmp_path / "checkpoint", maxOffsetsPerTrigger="150")
     sink.close()
     assert failing == []
     assert values_of(broker.bootstrap, "out", partitions=PARTITIONS) == [f"{number:04d}" for number in range(400)]
+
+
+@pytest.mark.slow
+async def test_a_stream_is_copied_once_within_a_cluster_that_loses_each_of_its_brokers(
+    spark: Any, three: RunningCluster, sink_class: Any, tmp_path: Path
+) -> None:
+    bootstrap = three.bootstrap
+    count = 0
+    is_over = False
+
+    def write_and_copy() -> None:
+        nonlocal count
+        client: dict[str, Any] = {"bootstrap.servers": bootstrap}
+        admin = AdminClient(client)
+        for creation in admin.create_topics([NewTopic("in", 4, 3), NewTopic("out", 3, 3)]).values():
+            creation.result(WAIT_S)
+        producer = confluent_kafka.Producer({**client, "enable.idempotence": True})
+        sink = sink_class(bootstrap, "copy", tmp_path / "sink", {"topic": "out"})
+        while not is_over or count < 400:
+            for _ in range(100):
+                producer.produce("in", f"{count:05d}")
+                count += 1
+            assert producer.flush(WAIT_S) == 0
+            copy_stream(spark, bootstrap, sink, tmp_path / "checkpoint")
+        sink.close()
+
+    async def lose_each_broker() -> None:
+        nonlocal is_over
+        for broker_id in (1, 2, 3):
+            await three.until_agreed(lambda _, __, topics: has_all_replicas(topics))
+            await three.brokers[broker_id].kill()
+            await three.until_agreed(lambda _, brokers, __: len(brokers) == 2)
+            await three.start(broker_id)
+        is_over = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lose_each_broker)
+        await trio.to_thread.run_sync(write_and_copy)
+    found = await trio.to_thread.run_sync(lambda: values_of(bootstrap, "out", partitions=PARTITIONS))
+    assert found == [f"{number:05d}" for number in range(count)]
+
+
+def has_all_replicas(topics: Mapping[str, Mapping[int, tuple[int, list[int]]]]) -> bool:
+    return "out" in topics and all(isr == [1, 2, 3] for topic in topics.values() for _, isr in topic.values())
 
 
 def test_a_batch_after_a_shuffle_is_written_once(spark: Any, broker: Broker, sink_class: Any, tmp_path: Path) -> None:

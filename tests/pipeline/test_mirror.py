@@ -233,6 +233,28 @@ async def test_a_cluster_of_three_is_mirrored_while_it_loses_a_broker(
     await trio.to_thread.run_sync(after_the_loss)
 
 
+@pytest.mark.slow
+async def test_a_broker_is_mirrored_into_a_cluster_of_three_that_loses_a_broker(
+    spark: Any, broker: Broker, three: RunningCluster, tmp_path: Path
+) -> None:
+    broker.create_topic("orders", 2)
+
+    def before_the_loss() -> None:
+        write(broker, "orders", range(40))
+        commit(broker, [5, 6])
+        run_mirror(spark, broker, three, tmp_path / "mirror")
+
+    def after_the_loss() -> None:
+        write(broker, "orders", range(40, 60))
+        run_mirror(spark, broker, three, tmp_path / "mirror")
+        assert rows(three, "orders") == rows(broker, "orders")
+        assert committed(three) == [5, 6]
+
+    await trio.to_thread.run_sync(before_the_loss)
+    await three.brokers[1].kill()
+    await trio.to_thread.run_sync(after_the_loss)
+
+
 def test_a_cluster_is_not_mirrored_to_itself(spark: Any, broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Source and target are the same cluster"):
         run_mirror(spark, broker, broker, tmp_path)

@@ -20,7 +20,8 @@ __all__ = ["handle", "refuse"]
 
 
 async def handle(context: Context, request: Request) -> Any:
-    return alter_response(messages, await alter_resources(context, request, replacing_ops, is_incremental=False))
+    outcomes = await alter_resources(context, request, replacing_ops, is_incremental=False)
+    return await alter_response(context.clock, messages, outcomes)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

@@ -15,7 +15,7 @@ from kbroker.protocol.messages import consumer_group_describe as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.coordinators.group_requests import find_shard, group_operations
-from kbroker.time_slice import respond_in_slices
+from kbroker.time_slice import respond_once_in_slices
 
 if TYPE_CHECKING:
     from kbroker.group.consumer.consumer_records import Assignment
@@ -38,8 +38,9 @@ def handle(context: Context, request: Request) -> Any:
     if "consumer" not in context.config.group_coordinator_rebalance_protocols:
         raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
     # A group that a request names several times is described once: a small request must not make a huge response.
-    group_ids = dict.fromkeys(request.body.group_ids)
-    return respond_in_slices(context.clock, partial(_describe, context, request), group_ids, _response)
+    return respond_once_in_slices(
+        context.clock, partial(_describe, context, request), request.body.group_ids, _response
+    )
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

@@ -12,7 +12,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_groups as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.coordinators.group_requests import answer_after, find_shard, pending_response
-from kbroker.time_slice import respond_in_slices
+from kbroker.time_slice import respond_once_in_slices
 
 if TYPE_CHECKING:
     from kbroker.coordinator.shard_driver import ShardDriver
@@ -38,7 +38,7 @@ def handle(context: Context, request: Request) -> Any:
     def respond(results: list[Any]) -> None:
         answer_after(list(drivers), pending_response(request, refuse), messages.RESPONSE(results=results))
 
-    return respond_in_slices(context.clock, delete, dict.fromkeys(request.body.groups_names), respond)
+    return respond_once_in_slices(context.clock, delete, request.body.groups_names, respond)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

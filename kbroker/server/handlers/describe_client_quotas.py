@@ -6,7 +6,7 @@ An empty filter matches all entities.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["handle", "refuse"]
 
+_MAX_COMPONENTS: Final = 4  # there are three types of entities: a fourth component makes the filter invalid
+
 
 def handle(context: Context, request: Request) -> Any:
     if not allows_cluster(context, request, AclOperation.DESCRIBE_CONFIGS):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     body = request.body
     components = [
-        FilterComponent(component.entity_type, component.match_type, component.match) for component in body.components
+        FilterComponent(component.entity_type, component.match_type, component.match)
+        for component in body.components[:_MAX_COMPONENTS]
     ]
     check_filter(components)
     is_strict = body.strict

@@ -17,7 +17,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_groups as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.coordinators.group_requests import find_shard, group_operations
-from kbroker.time_slice import respond_in_slices
+from kbroker.time_slice import respond_once_in_slices
 
 if TYPE_CHECKING:
     from kbroker.group.classic.classic_group import ClassicGroup
@@ -33,8 +33,7 @@ _Member = messages.DescribedGroupMember.value
 
 
 def handle(context: Context, request: Request) -> Any:
-    group_ids = dict.fromkeys(request.body.groups)
-    return respond_in_slices(context.clock, partial(_describe, context, request), group_ids, _response)
+    return respond_once_in_slices(context.clock, partial(_describe, context, request), request.body.groups, _response)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -22,7 +22,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_log_dirs as messages
 from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
-from kbroker.time_slice import TimeSlice
+from kbroker.time_slice import TimeSlice, run_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -41,7 +41,7 @@ async def handle(context: Context, request: Request) -> Any:
         return messages.RESPONSE(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted = None
     if request.body.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.body.topics for index in topic.partitions}
+        wanted = await run_in_slices(context.clock, _keys(request.body.topics))
     directories = {directory.path: directory for directory in context.log_dirs.directories}
     return messages.RESPONSE(
         results=[
@@ -51,6 +51,16 @@ async def handle(context: Context, request: Request) -> Any:
             for path, gate in context.log_dirs.gates.items()
         ]
     )
+
+
+def _keys(topics: Iterable[Any]) -> Generator[None, None, set[Key]]:
+    keys = set()
+    for topic in topics:
+        for index in topic.partitions:
+            keys.add((topic.topic, index))
+            yield
+        yield
+    return keys
 
 
 async def _result(context: Context, directory: DataDirectory, wanted: Collection[Key] | None) -> Any:

@@ -36,7 +36,12 @@ def handle(context: Context, request: Request) -> Any:
             producers, producer_id, entry = step
             producers.append(_producer(producer_id, entry))
 
-    return respond_in_slices(context.clock, add, _steps(context, request, topics), lambda _: _response(topics))
+    def respond(_: list[None]) -> Any:
+        return respond_in_slices(
+            context.clock, _topic_response, topics.items(), lambda results: messages.RESPONSE(topics=results)
+        )
+
+    return respond_in_slices(context.clock, add, _steps(context, request, topics), respond)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
@@ -44,16 +49,12 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     for topic in request.body.topics:
         partitions = topics.setdefault(topic.name, {})
         partitions.update((index, _failure(index, code, message)) for index in topic.partition_indexes)
-    return _response(topics)
+    return messages.RESPONSE(topics=[_topic_response(topic) for topic in topics.items()])
 
 
-def _response(topics: _Topics) -> Any:
-    return messages.RESPONSE(
-        topics=[
-            messages.TopicResponse(name=name, partitions=list(partitions.values()))
-            for name, partitions in topics.items()
-        ]
-    )
+def _topic_response(topic: tuple[str, dict[int, Any]]) -> Any:
+    name, partitions = topic
+    return messages.TopicResponse(name=name, partitions=list(partitions.values()))
 
 
 def _steps(
