@@ -25,7 +25,7 @@ __all__ = ["COMMANDS", "kbroker", "main"]
 # Name -> short help. Repeated here so that `kbroker --help` imports no command; a test keeps both equal.
 COMMANDS: Final = {
     "serve": "Run a broker.",
-    "topics": "Create, list, describe, alter, copy and delete topics.",
+    "topics": "Create, list, describe, alter, copy and delete topics, and change their replicas.",
     "produce": "Write records to a topic.",
     "consume": "Read records from a topic.",
     "records": "Delete the records of a topic up to an offset or timestamp.",
@@ -34,7 +34,7 @@ COMMANDS: Final = {
     "transactions": "List, describe and abort transactions, and find those that hang.",
     "configs": "Describe and alter configs of topics, brokers and groups.",
     "quotas": "List, set and delete client quotas.",
-    "cluster": "Describe the cluster.",
+    "cluster": "Describe the cluster, and move replicas between its brokers.",
     "leaders": "Elect partition leaders.",
     "log-dirs": "Show the data directories of brokers and the size of their partitions.",
     "perf": "Measure throughput and latency of producing and consuming.",
