@@ -25,7 +25,7 @@ __all__ = ["COMMANDS", "kbroker", "main"]
 # Name -> short help. Repeated here so that `kbroker --help` imports no command; a test keeps both equal.
 COMMANDS: Final = {
     "serve": "Run a broker.",
-    "topics": "Create, list, describe, alter, copy and delete topics, and change their replicas.",
+    "topics": "Create, list, describe, alter, copy and delete topics.",
     "produce": "Write records to a topic.",
     "consume": "Read records from a topic.",
     "records": "Delete the records of a topic up to an offset or timestamp.",

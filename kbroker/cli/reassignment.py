@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     MakePlan = Callable[[Cluster, ClusterLayout], Awaitable[ReassignmentPlan]]
 
-__all__ = ["balance", "drain", "replace", "replicas"]
+__all__ = ["RunSettings", "balance", "drain", "is_confirmed", "replace", "replicas"]
 
 DEFAULT_MOVES_PER_BROKER: Final = 5
 
 
-class _Settings(NamedTuple):
+class RunSettings(NamedTuple):
     bootstrap: str
     throttle: int | None
     moves_per_broker: int
@@ -90,7 +90,7 @@ def balance(
     Shows the plan first. Replicas of a partition stay in different racks. If moves are under way, waits for them and
     then plans the rest.
     """
-    settings = _Settings(bootstrap, throttle, moves_per_broker, yes, as_json)
+    settings = RunSettings(bootstrap, throttle, moves_per_broker, yes, as_json)
     if is_cancel:
         _cancel(settings)
         return
@@ -124,7 +124,7 @@ def drain(broker: int, bootstrap: str, throttle: int | None, moves_per_broker: i
 
         return plan_drain(layout, broker)
 
-    _run(_Settings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)
+    _run(RunSettings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)
 
 
 @click.command(
@@ -152,7 +152,7 @@ def replace(
 
         return plan_replacement(layout, old=old, new=new)
 
-    _run(_Settings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)
+    _run(RunSettings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)
 
 
 @click.command(
@@ -184,7 +184,7 @@ def replicas(
         min_insync_replicas = await _min_insync_replicas(cluster, name)
         return plan_replicas(layout, name, count, min_insync_replicas=min_insync_replicas)
 
-    _run(_Settings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)
+    _run(RunSettings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)
 
 
 async def _min_insync_replicas(cluster: Cluster, topic: str) -> int:
@@ -198,7 +198,7 @@ async def _min_insync_replicas(cluster: Cluster, topic: str) -> int:
 # Running a plan
 
 
-def _run(settings: _Settings, make_plan: MakePlan, *, elects_all: bool = False) -> None:
+def _run(settings: RunSettings, make_plan: MakePlan, *, elects_all: bool = False) -> None:
     """Waits for moves under way, shows the plan, asks, and runs it.
 
     `elects_all`: elects the preferred leaders of all partitions at the end, not only of those that moved. The questions
@@ -224,7 +224,7 @@ def _run(settings: _Settings, make_plan: MakePlan, *, elects_all: bool = False) 
         return
     if not plan.moves and not settings.as_json:
         click.echo(f"Nothing to move. {_led_by_others(elected)}")
-    if _is_confirmed("Run this plan?", settings):
+    if is_confirmed("Run this plan?", settings):
         _execute(settings, plan, elects_all=elects_all)
 
 
@@ -239,7 +239,8 @@ def _keys_to_elect(layout: ClusterLayout) -> list[TopicPartition]:
     return without_preferred_leader(layout.partitions)
 
 
-def _is_confirmed(question: str, settings: _Settings) -> bool:
+def is_confirmed(question: str, settings: RunSettings) -> bool:
+    """Whether to go on: with --yes, or if the user agrees on a terminal. Says that nothing was changed, if not."""
     if settings.yes:
         return True
     if not sys.stdin.isatty():
@@ -251,7 +252,7 @@ def _is_confirmed(question: str, settings: _Settings) -> bool:
     return False
 
 
-def _read_running(settings: _Settings) -> list[PartitionMove]:
+def _read_running(settings: RunSettings) -> list[PartitionMove]:
     async def read(cluster: Cluster) -> list[PartitionMove]:
         from kbroker.client.reassignment.requests import list_moves, read_layout
 
@@ -262,7 +263,7 @@ def _read_running(settings: _Settings) -> list[PartitionMove]:
     return run_with_cluster(settings.bootstrap, read)
 
 
-def _wait_for_others(settings: _Settings) -> None:
+def _wait_for_others(settings: RunSettings) -> None:
     """Follows moves under way to their end, as after an interrupted run, and removes their throttle.
 
     Raises UserError without --yes and a terminal.
@@ -292,7 +293,7 @@ def _wait_for_others(settings: _Settings) -> None:
     run_with_cluster(settings.bootstrap, follow)
 
 
-def _execute(settings: _Settings, plan: ReassignmentPlan, *, elects_all: bool) -> None:
+def _execute(settings: RunSettings, plan: ReassignmentPlan, *, elects_all: bool) -> None:
     async def call(cluster: Cluster) -> int:
         from kbroker.client.reassignment.execution import elect_preferred
         from kbroker.client.reassignment.requests import read_layout
@@ -322,7 +323,7 @@ def _execute(settings: _Settings, plan: ReassignmentPlan, *, elects_all: bool) -
 
 
 @asynccontextmanager
-async def _runner(cluster: Cluster, settings: _Settings) -> AsyncIterator[MoveRunner]:
+async def _runner(cluster: Cluster, settings: RunSettings) -> AsyncIterator[MoveRunner]:
     """Yields a runner with a progress line."""
     from kbroker.client.reassignment.execution import MoveRunner
 
@@ -333,13 +334,13 @@ async def _runner(cluster: Cluster, settings: _Settings) -> AsyncIterator[MoveRu
         line.end()
 
 
-def _cancel(settings: _Settings) -> None:
+def _cancel(settings: RunSettings) -> None:
     running = _read_running(settings)
     if not running:
         click.echo("No partition is moving.")
         return
     print_moves(running)
-    if not _is_confirmed("Cancel these moves?", settings):
+    if not is_confirmed("Cancel these moves?", settings):
         return
 
     async def call(cluster: Cluster) -> None:

@@ -28,7 +28,8 @@ def print_plan(plan: ReassignmentPlan, racks: Mapping[int, str | None]) -> None:
     columns = ["broker", "rack", "leaders", "replicas", "size"]
     print_table(columns, [_load_row(plan, broker_id, racks[broker_id]) for broker_id in plan.before])
     click.echo()
-    click.echo(f"{_spread('leaders', plan)}. {_spread('replicas', plan)}. {_spread('size_bytes', plan)}.")
+    for field in ("leaders", "replicas", "size_bytes"):
+        click.echo(_spread(field, plan))
     reordered = sum(not move.adding and not move.removing for move in plan.moves)
     removed = sum(len(move.removing) for move in plan.moves)
     click.echo(
@@ -76,7 +77,7 @@ def _spread(field: str, plan: ReassignmentPlan) -> str:
         low, high = min(values), max(values)
         texts.append(f"{format_bytes(low)} to {format_bytes(high)}" if field == "size_bytes" else f"{low} to {high}")
     name = {"leaders": "Leaders", "replicas": "Replicas", "size_bytes": "Size"}[field]
-    return f"{name} on a broker: {texts[0]} before, {texts[1]} after"
+    return f"{name} on a broker: {texts[0]} before, {texts[1]} after."
 
 
 def print_plan_json(plan: ReassignmentPlan, racks: Mapping[int, str | None]) -> None:

@@ -32,7 +32,7 @@ __all__ = ["command"]
 
 @click.group("topics", cls=Group)
 def command() -> None:
-    """Create, list, describe, alter, copy and delete topics, and change their replicas."""
+    """Create, list, describe, alter, copy and delete topics."""
 
 
 @command.command(

@@ -6,9 +6,13 @@ import json
 
 import pytest
 
-from kbroker.cli.reassignment_report import progress_text
+from kbroker.cli.reassignment import RunSettings, is_confirmed
+from kbroker.cli.reassignment_report import print_plan, progress_text
 from kbroker.client.reassignment.execution import RunProgress
+from kbroker.client.reassignment.layout import ClusterLayout, PartitionLayout
+from kbroker.client.reassignment.planner import plan_drain
 from tests.cli.conftest import Call
+from tests.cli.test_confirm import Terminal
 
 
 async def test_a_balanced_cluster_has_nothing_to_move(call: Call) -> None:
@@ -64,3 +68,35 @@ async def test_a_usage_error_is_one_line(call: Call, arguments: tuple[str, ...])
 )
 def test_progress_is_one_line(progress: RunProgress, text: str) -> None:
     assert progress_text(progress) == text
+
+
+def test_on_a_terminal_the_answer_decides(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = RunSettings("toy:9092", None, 5, False, False)
+    monkeypatch.setattr("sys.stdin", Terminal("y\nn\n"))
+    assert is_confirmed("Run?", settings)
+    assert not is_confirmed("Run?", settings)
+    assert capsys.readouterr().err == "Run? [y/N]: Run? [y/N]: Nothing was changed.\n"
+
+
+def test_a_plan_shows_moves_and_the_load_of_each_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    partitions = tuple(
+        PartitionLayout("orders", number, replicas, replicas, replicas[0], 2048)
+        for number, replicas in enumerate([(1, 2), (2, 1), (2, 3)])
+    )
+    layout = ClusterLayout({1: "a", 2: "b", 3: "a"}, partitions)
+    print_plan(plan_drain(layout, 1), layout.racks)
+    assert capsys.readouterr().out.splitlines() == [
+        "TOPIC   PARTITION  REPLICAS  NEW REPLICAS  COPIES",
+        "orders          0  1,2       3,2           2.0 KiB",
+        "orders          1  2,1       2,3           2.0 KiB",
+        "",
+        "BROKER  RACK  LEADERS  REPLICAS  SIZE",
+        "     1  a     1 -> 0   2 -> 0    4.0 KiB -> 0 B",
+        "     2  b     2 -> 2   3 -> 3    6.0 KiB -> 6.0 KiB",
+        "     3  a     0 -> 1   1 -> 3    2.0 KiB -> 6.0 KiB",
+        "",
+        "Leaders on a broker: 0 to 2 before, 0 to 2 after.",
+        "Replicas on a broker: 1 to 3 before, 0 to 3 after.",
+        "Size on a broker: 2.0 KiB to 6.0 KiB before, 0 B to 6.0 KiB after.",
+        "2 partitions: 2 replicas to copy (4.0 KiB), 2 to remove, 0 only to reorder.",
+    ]

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +50,12 @@ async def call(cluster: RunningCluster, *arguments: str) -> Called:
     return Called(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
 
-async def replicas_of(cluster: RunningCluster) -> dict[tuple[str, int], tuple[int, ...]]:
-    topics = (await cluster.metadata(min(cluster.alive))).topics
+Replicas = dict[tuple[str, int], tuple[int, ...]]
+
+
+async def replicas_of(cluster: RunningCluster, broker_id: int) -> Replicas:
+    """Returns the replicas of all partitions, as this broker knows them."""
+    topics = (await cluster.metadata(broker_id)).topics
     return {
         (name, index): tuple(partition.replicas)
         for name, topic in topics.items()
@@ -58,9 +63,16 @@ async def replicas_of(cluster: RunningCluster) -> dict[tuple[str, int], tuple[in
     }
 
 
-async def counts(cluster: RunningCluster) -> dict[int, int]:
-    held = await replicas_of(cluster)
-    return {broker_id: sum(broker_id in found for found in held.values()) for broker_id in sorted(cluster.brokers)}
+async def until_placed(cluster: RunningCluster, condition: Callable[[dict[int, int]], bool]) -> Replicas:
+    """Waits until all live brokers know the same replicas, and the numbers of replicas of each broker are as wanted."""
+    counts: dict[int, int] = {}
+    with trio.move_on_after(TIMEOUT_SECONDS):
+        while True:
+            first, *others = [await replicas_of(cluster, broker_id) for broker_id in cluster.alive]
+            counts = {broker_id: sum(broker_id in found for found in first.values()) for broker_id in cluster.brokers}
+            if all(other == first for other in others) and condition(counts):
+                return first
+    pytest.fail(f"the replicas are elsewhere: {counts}\n{cluster.log()}")
 
 
 async def throttles(cluster: RunningCluster) -> list[str]:
@@ -75,6 +87,12 @@ async def throttles(cluster: RunningCluster) -> list[str]:
     return found
 
 
+async def until_throttled(cluster: RunningCluster, *, is_throttled: bool) -> None:
+    with trio.fail_after(TIMEOUT_SECONDS):
+        while bool(await throttles(cluster)) != is_throttled:
+            pass
+
+
 async def test_a_cluster_is_balanced_drained_and_renewed_under_load(three: RunningCluster) -> None:
     await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
     await create(three, TOPIC, PARTITIONS, 2)
@@ -86,30 +104,30 @@ async def test_a_cluster_is_balanced_drained_and_renewed_under_load(three: Runni
             await three.start(4)
             await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3, 4])
 
-            before = await replicas_of(three)
+            before = await until_placed(three, lambda counts: counts[4] == 0)
             shown = await call(three, "cluster", "balance")
             assert (shown.code, shown.err) == (0, "Nothing was changed. Add --yes to run this plan.\n")
-            assert await replicas_of(three) == before
             plan = json.loads((await call(three, "cluster", "balance", "--json")).out)
-            assert plan["copied_replicas"] == sum((await counts(three)).values()) // 4
+            assert plan["copied_replicas"] == sum(map(len, before.values())) // 4
+            assert await until_placed(three, lambda _counts: True) == before
 
             ended = await call(three, "cluster", "balance", "--yes", "--throttle", str(100 * MB))
             assert ended.code == 0, (ended, three.log())
-            assert max((await counts(three)).values()) - min((await counts(three)).values()) <= 1
-            assert await throttles(three) == []
+            await until_placed(three, lambda counts: max(counts.values()) - min(counts.values()) <= 1)
+            await until_throttled(three, is_throttled=False)
+            await three.until_agreed(lambda *_view: True)
             assert (await call(three, "cluster", "balance")).out == "Nothing to move.\n"
             await goes_on(records, three)
 
             ended = await call(three, "cluster", "drain", "4", "--yes")
             assert ended.code == 0, (ended, three.log())
-            assert (await counts(three))[4] == 0
+            drained = await until_placed(three, lambda counts: counts[4] == 0)
             await goes_on(records, three)
 
-            held = (await counts(three))[3]
+            held = sum(3 in found for found in drained.values())
             ended = await call(three, "cluster", "replace", "3", "4", "--yes")
             assert ended.code == 0, (ended, three.log())
-            after = await counts(three)
-            assert (after[3], after[4]) == (0, held)
+            await until_placed(three, lambda counts: (counts[3], counts[4]) == (0, held))
             assert await three.brokers[3].terminate() == 0
             await goes_on(records, three)
         sent = {value for values in records.sent for value in values}
@@ -144,7 +162,7 @@ async def test_a_topic_gets_three_replicas_and_one_again(three: RunningCluster) 
 
         ended = await call(three, "topics", "replicas", TOPIC, "1", "--yes")
         assert ended.code == 0, (ended, three.log())
-        assert await counts(three) == {1: 1, 2: 1, 3: 1}
+        await until_placed(three, lambda counts: counts == {1: 1, 2: 1, 3: 1})
         await goes_on(records, three)
     assert records.failures == []
     assert records.acknowledged == records.sent
@@ -174,7 +192,7 @@ async def start_slow_drain(cluster: RunningCluster) -> trio.Process:
             "kbroker: 4 partitions are moving already"
         ):
             assert process.returncode is None
-    assert await throttles(cluster)
+    await until_throttled(cluster, is_throttled=True)
     return process
 
 
@@ -185,8 +203,7 @@ async def test_moves_are_cancelled_interrupted_and_resumed(three: RunningCluster
     await trio.to_thread.run_sync(write_megabytes, three, 60)
     assert (await call(three, "cluster", "replace", "2", "1", "--yes")).code == 0
     assert (await call(three, "cluster", "replace", "3", "1", "--yes")).code == 0
-    before = await replicas_of(three)
-    assert set(before.values()) == {(1,)}
+    before = await until_placed(three, lambda counts: counts == {1: 4, 2: 0, 3: 0})
 
     killed = await start_slow_drain(three)
     killed.kill()
@@ -195,21 +212,21 @@ async def test_moves_are_cancelled_interrupted_and_resumed(three: RunningCluster
     assert (await call(three, "cluster", "balance")).code == 1
     cancelled = await call(three, "cluster", "balance", "--cancel", "--yes")
     assert cancelled.out.endswith("Cancelled the moves of 4 partitions.\n"), cancelled
-    assert await replicas_of(three) == before
-    assert await throttles(three) == []
+    assert await until_placed(three, lambda counts: counts == {1: 4, 2: 0, 3: 0}) == before
+    await until_throttled(three, is_throttled=False)
 
     watched = await start_slow_drain(three)
     assert (await call(three, "cluster", "balance", "--cancel", "--yes")).code == 0
     with trio.fail_after(TIMEOUT_SECONDS):
         assert await watched.wait() == 1  # it says that its moves were cancelled
-    assert await replicas_of(three) == before
+    assert await until_placed(three, lambda counts: counts == {1: 4, 2: 0, 3: 0}) == before
 
     interrupted = await start_slow_drain(three)
     interrupted.send_signal(signal.SIGINT)
     with trio.fail_after(TIMEOUT_SECONDS):
         assert await interrupted.wait() == 130
-    assert await throttles(three) == []
+    await until_throttled(three, is_throttled=False)
     resumed = await call(three, "cluster", "drain", "1", "--yes")
     assert resumed.code == 0, (resumed, three.log())
-    assert await counts(three) == {1: 0, 2: 2, 3: 2}
+    await until_placed(three, lambda counts: counts == {1: 0, 2: 2, 3: 2})
     assert "Traceback" not in three.log()

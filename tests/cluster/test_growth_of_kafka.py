@@ -108,7 +108,8 @@ def test_the_replicas_of_apache_kafka_move(java: str, judge_classpath: str, tmp_
         assert producer.flush(TIMEOUT_SECONDS) == 0
 
         call(bootstrap, "cluster", "drain", "3", "--yes")
-        assert counts(bootstrap) == [3, 3, 0]
+        assert counts(bootstrap)[2] == 0
+        assert sum(counts(bootstrap)) == 6
         call(bootstrap, "cluster", "balance", "--yes", "--throttle", str(100 * MB))
         assert counts(bootstrap) == [2, 2, 2]
         assert call(bootstrap, "cluster", "balance") == "Nothing to move.\n"

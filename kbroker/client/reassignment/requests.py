@@ -9,9 +9,10 @@ from typing import Any, Final
 from kbroker.client.admin import send_to_controller
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import REQUEST_SECONDS, BrokerConnection
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed
+from kbroker.client.failures import BrokerRefusal
 from kbroker.client.log_dirs import LogDir, describe_log_dirs
 from kbroker.client.reassignment.layout import ClusterLayout, PartitionLayout, PartitionMove, partition_text
+from kbroker.errors import UserError
 from kbroker.names import TopicPartition
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api
@@ -143,8 +144,8 @@ async def copied_bytes(cluster: Cluster, moves: Iterable[PartitionMove]) -> int:
             continue
         try:
             directories = await describe_log_dirs(cluster, broker_id, partitions)
-        except ConnectionFailed:
-            continue
+        except UserError:
+            continue  # the move goes on: only its progress is not known
         # A leader that grows meanwhile must not show more than was planned.
         copied += sum(min(size, limits.get(key, 0)) for key, size in _sizes(directories).items())
     return copied
