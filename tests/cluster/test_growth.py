@@ -178,19 +178,18 @@ def write_megabytes(cluster: RunningCluster, count: int) -> None:
     assert producer.flush(TIMEOUT_SECONDS) == 0
 
 
-async def start_slow_drain(cluster: RunningCluster) -> trio.Process:
-    """Starts a drain of broker 1 with 1 byte per second, and waits until its throttle is set and it moves."""
+async def start_slow_drain(cluster: RunningCluster, broker_id: int, *, partitions: int) -> trio.Process:
+    """Starts a drain with 1 byte per second, and waits until its throttle is set and these partitions move."""
+    moving = f"kbroker: {partitions} partitions are moving already"
     process = await trio.lowlevel.open_process(
-        command_line(cluster, "cluster", "drain", "1", "--yes", "--throttle", "1"),
+        command_line(cluster, "cluster", "drain", str(broker_id), "--yes", "--throttle", "1"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=Path(__file__).parents[2],
     )
     with trio.fail_after(TIMEOUT_SECONDS):
-        while not (await call(cluster, "cluster", "balance")).err.startswith(
-            "kbroker: 4 partitions are moving already"
-        ):
+        while not (await call(cluster, "cluster", "balance")).err.startswith(moving):
             assert process.returncode is None
     await until_throttled(cluster, is_throttled=True)
     return process
@@ -205,7 +204,7 @@ async def test_moves_are_cancelled_interrupted_and_resumed(three: RunningCluster
     assert (await call(three, "cluster", "replace", "3", "1", "--yes")).code == 0
     before = await until_placed(three, lambda counts: counts == {1: 4, 2: 0, 3: 0})
 
-    killed = await start_slow_drain(three)
+    killed = await start_slow_drain(three, 1, partitions=4)
     killed.kill()
     await killed.wait()
     assert (await call(three, "cluster", "balance", "--cancel")).code == 0  # shows the moves, and changes nothing
@@ -215,13 +214,13 @@ async def test_moves_are_cancelled_interrupted_and_resumed(three: RunningCluster
     assert await until_placed(three, lambda counts: counts == {1: 4, 2: 0, 3: 0}) == before
     await until_throttled(three, is_throttled=False)
 
-    watched = await start_slow_drain(three)
+    watched = await start_slow_drain(three, 1, partitions=4)
     assert (await call(three, "cluster", "balance", "--cancel", "--yes")).code == 0
     with trio.fail_after(TIMEOUT_SECONDS):
         assert await watched.wait() == 1  # it says that its moves were cancelled
     assert await until_placed(three, lambda counts: counts == {1: 4, 2: 0, 3: 0}) == before
 
-    interrupted = await start_slow_drain(three)
+    interrupted = await start_slow_drain(three, 1, partitions=4)
     interrupted.send_signal(signal.SIGINT)
     with trio.fail_after(TIMEOUT_SECONDS):
         assert await interrupted.wait() == 130
@@ -229,4 +228,12 @@ async def test_moves_are_cancelled_interrupted_and_resumed(three: RunningCluster
     resumed = await call(three, "cluster", "drain", "1", "--yes")
     assert resumed.code == 0, (resumed, three.log())
     await until_placed(three, lambda counts: counts == {1: 0, 2: 2, 3: 2})
+
+    killed = await start_slow_drain(three, 2, partitions=2)
+    killed.kill()
+    await killed.wait()
+    resumed = await call(three, "cluster", "drain", "2", "--yes", "--throttle", str(100 * MB))
+    assert resumed.code == 0, (resumed, three.log())
+    await until_placed(three, lambda counts: counts == {1: 2, 2: 0, 3: 2})
+    await until_throttled(three, is_throttled=False)
     assert "Traceback" not in three.log()
