@@ -237,3 +237,26 @@ async def test_moves_are_cancelled_interrupted_and_resumed(three: RunningCluster
     await until_placed(three, lambda counts: counts == {1: 2, 2: 0, 3: 2})
     await until_throttled(three, is_throttled=False)
     assert "Traceback" not in three.log()
+
+
+async def test_a_run_survives_the_death_of_the_controller(three: RunningCluster) -> None:
+    await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
+    await create(three, TOPIC, 4, 2)
+    await trio.to_thread.run_sync(write_megabytes, three, 60)
+    assert (await call(three, "cluster", "drain", "1", "--yes")).code == 0
+    run = await start_slow_drain(three, 3, partitions=4)
+
+    controller, _brokers, _topics = await three.until_agreed(lambda controller, _b, _t: controller > 0)
+    await three.brokers[controller].kill()
+    await three.until_agreed(lambda now, _b, _t: now not in (-1, controller))
+    await three.start(controller)
+    await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
+    for broker_id in three.brokers:
+        rates = [f"{role}.replication.throttled.rate={100 * MB}" for role in ("leader", "follower")]
+        settings = [part for rate in rates for part in ("--set", rate)]
+        assert (await call(three, "configs", "alter", "broker", str(broker_id), *settings)).code == 0
+
+    with trio.fail_after(2 * TIMEOUT_SECONDS):
+        assert await run.wait() == 0
+    await until_placed(three, lambda counts: counts == {1: 4, 2: 4, 3: 0})
+    await until_throttled(three, is_throttled=False)
