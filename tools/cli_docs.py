@@ -109,7 +109,11 @@ SCRIPTS = (
         "kbroker topics copy SOURCE TARGET, kbroker pipeline run FILE",
     ),
     ("kafka-acls, kafka-delegation-tokens", "access control", None),
-    ("kafka-reassign-partitions", "move replicas between brokers", None),
+    ("kafka-reassign-partitions", "spread replicas over brokers", "kbroker cluster balance"),
+    ("kafka-reassign-partitions", "empty a broker, or replace it", "kbroker cluster drain|replace"),
+    ("kafka-reassign-partitions", "change the number of replicas", "kbroker topics replicas TOPIC N"),
+    ("kafka-reassign-partitions --list", "moves under way", "kbroker cluster balance"),
+    ("kafka-reassign-partitions --cancel", "cancel moves", "kbroker cluster balance --cancel"),
     ("kafka-storage, kafka-metadata-quorum, kafka-metadata-shell", "KRaft metadata", None),
 )
 """Script of Apache Kafka, its job, and the command of kbroker. None: kbroker's broker does not have the feature yet."""

@@ -1,4 +1,4 @@
-"""`kbroker cluster`: brokers, controller, and the state of all partitions."""
+"""`kbroker cluster`: brokers, controller, and the state of all partitions. The moves of replicas: reassignment.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option
 from kbroker.cli.output import pluralize, print_json, print_table
+from kbroker.cli.reassignment import balance, drain, replace
 from kbroker.cli.run_with_cluster import run_with_cluster
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["command"]
 
 @click.group("cluster", cls=Group)
 def command() -> None:
-    """Describe the cluster."""
+    """Describe the cluster, and move replicas between its brokers."""
 
 
 @command.command(
@@ -117,3 +118,7 @@ async def _describe(cluster: Cluster) -> dict[str, Any]:
             for key, (first, last) in sorted(connection.versions.items())
         ],
     }
+
+
+for moving_command in (balance, drain, replace):
+    command.add_command(moving_command)

@@ -18,6 +18,7 @@ from kbroker.cli.command import (
 )
 from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import confirm, pluralize, print_json, print_table
+from kbroker.cli.reassignment import replicas
 from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.cli.topic_copy import copy
 from kbroker.errors import UserError
@@ -358,3 +359,4 @@ def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> 
 
 
 command.add_command(copy)
+command.add_command(replicas)

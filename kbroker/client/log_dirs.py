@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import Cluster
@@ -48,10 +49,17 @@ async def read_disk_space(cluster: Cluster, broker_id: int) -> list[LogDir]:
     return _log_dirs_of(response)
 
 
-async def describe_log_dirs(cluster: Cluster, broker_id: int) -> list[LogDir]:
-    """Returns the data directories of a broker with all their replicas."""
+async def describe_log_dirs(
+    cluster: Cluster, broker_id: int, partitions: Mapping[str, Sequence[int]] | None = None
+) -> list[LogDir]:
+    """Returns the data directories of a broker with their replicas of these partitions (None: all replicas)."""
+    from kbroker.protocol.messages.describe_log_dirs import DescribableLogDirTopic
+
+    topics = None
+    if partitions is not None:
+        topics = [DescribableLogDirTopic(topic=name, partitions=list(given)) for name, given in partitions.items()]
     connection = await cluster.broker_connection(broker_id)
-    response = await connection.send(DESCRIBE_LOG_DIRS, topics=None)
+    response = await connection.send(DESCRIBE_LOG_DIRS, topics=topics)
     if response.error_code != ErrorCode.NONE:
         raise BrokerRefusal(response.error_code, f"log dirs of broker {broker_id}")
     return _log_dirs_of(response)
