@@ -364,8 +364,8 @@ class Segment:
     def load(self) -> None:
         """Becomes the active segment: reads the indexes and the batches after the last index entry.
 
-        A follower of Apache Kafka 3.9 indexes a whole fetch by the position of its first batch and the last offset of
-        its last batch. Such batches get no entries here: keys have to grow.
+        A follower of Apache Kafka before 3.9.1 indexes a whole fetch by the position of its first batch and the last
+        offset of its last batch (KAFKA-806). Such batches get no entries here: keys have to grow.
 
         Raises InvalidBatch if the file does not end with a complete batch.
         """

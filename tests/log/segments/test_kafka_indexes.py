@@ -1,5 +1,5 @@
-"""Offset indexes that a follower of Apache Kafka 3.9 wrote: one entry for all batches of a fetch, with the position of
-the first batch and the last offset of the last one."""
+"""Offset indexes that a follower of Apache Kafka before 3.9.1 wrote (KAFKA-806): one entry for all batches of a fetch,
+with the position of the first batch and the last offset of the last one."""
 
 from __future__ import annotations
 
