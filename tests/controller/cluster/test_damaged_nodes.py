@@ -154,3 +154,16 @@ async def test_marks_delete_nothing_if_topics_cannot_be_deleted(
     assert await tool.children(znodes.DELETE_TOPICS) == []
     assert "t" in members.all[1].image.topics
     assert not has_lost_topic(members)
+
+
+async def test_a_damaged_node_of_the_controller_ends_no_broker(
+    members: Members, tool: Tree, caplog: pytest.LogCaptureFixture
+) -> None:
+    await start_two(members)
+    await tool.set(znodes.CONTROLLER, b"{")
+    with trio.fail_after(TIMEOUT_SECONDS):
+        while not any("node of the controller" in record.getMessage() for record in caplog.records):
+            await trio.lowlevel.checkpoint()
+    await create(members, "after")
+    await members.kill(1)
+    await members.until(lambda: members.all[2].member.is_controller)
