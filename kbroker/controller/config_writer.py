@@ -102,7 +102,13 @@ class ConfigWriter:
         (node,) = await self._store.tree.get_many([path])
         if not self._is_shared:
             return known, None if node is None else ANY_VERSION
-        return ({}, None) if node is None else (znodes.decode_configs(node.data), node.stat.version)
+        if node is None:
+            return {}, None
+        try:
+            return znodes.decode_configs(node.data), node.stat.version
+        except znodes.BadNode as failure:
+            logger.error("Replacing %s by the known configs: %s", path, failure)
+            return known, node.stat.version
 
     async def _write(self, operations: list[TreeOperation]) -> bool:
         """Whether the write succeeded. False if another broker was quicker: the caller must read again."""
@@ -136,7 +142,11 @@ class ConfigWriter:
         """Returns the change of an announced entity: an empty list if the image has its configs already."""
         store = self._store
         (node,) = await store.tree.get_many([znodes.entity_config_path(entity)])
-        configs = {} if node is None else znodes.decode_configs(node.data)
+        try:
+            configs = {} if node is None else znodes.decode_configs(node.data)
+        except znodes.BadNode as failure:
+            logger.error("Ignored a change of %s: %s", znodes.entity_config_path(entity), failure)
+            return []
         kind, _slash, name = entity.partition("/")
         if kind != "topics":
             return [] if configs == store.image.configs_of(entity) else [EntityConfigsChanged(entity, configs)]

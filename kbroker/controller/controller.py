@@ -37,6 +37,10 @@ __all__ = ["ConfigsUpdate", "Controller", "ImageListener"]
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
 
+def _accept_cluster(_cluster_id: str) -> None:
+    """Accepts any cluster."""
+
+
 class Controller:
     """Call `load`, then `register`; from then on `image` is valid and the other methods change it.
 
@@ -85,23 +89,37 @@ class Controller:
         """
         self.store.add_preparer(preparer)
 
+    @property
+    def may_delete_topics(self) -> bool:
+        """Whether nodes below /admin/delete_topics delete topics. Otherwise only the nodes are removed, as in Kafka."""
+        return self._config.delete_topic_enable
+
     # Start
 
     async def start(self, endpoints: Sequence[Endpoint]) -> None:
         await self.load()
         await self.register(endpoints)
 
-    async def load(self) -> None:
-        """Reads the tree into the image. Listeners get all topics as added, in one call."""
-        await retry_until_connected(self._load)
+    async def load(self, on_cluster_id: Callable[[str], object] = _accept_cluster) -> None:
+        """Reads the tree into the image. Listeners get all topics as added, in one call.
 
-    async def _load(self) -> None:
+        `on_cluster_id` is called before, with the cluster's id. If it raises, no listener has seen a topic: logs of
+        another cluster must not be opened, because a topic of the same name has another id there, and its log would be
+        deleted.
+        """
+        await retry_until_connected(lambda: self._load(on_cluster_id))
+
+    async def _load(self, on_cluster_id: Callable[[str], object]) -> None:
         async with self.store.exclusive():
             await ensure_layout(self._tree)
             cluster_id = await read_cluster_id(self._tree, self._random_bytes)
+            on_cluster_id(cluster_id)
             # Before the topics: broker configs are the defaults of topic configs.
             self.store.commit(await read_entity_configs(self._tree))
-            loaded = await read_topics(self._tree, self._random_bytes)
+            # A single node has written every node itself: if one is damaged, its metadata file is.
+            loaded = await read_topics(
+                self._tree, self._random_bytes, may_delete=self.may_delete_topics, is_strict=not self._is_shared
+            )
             self._pending_deletions = loaded.pending_deletions
             self._topics_without_id = loaded.topics_without_id
             changes = [_without_leaders(change) for change in loaded.changes] if self._is_shared else loaded.changes

@@ -166,9 +166,14 @@ class TopicWriter:
     async def finish_deletions(self, names: Sequence[str]) -> None:
         """Deletes the nodes of topics that are marked for deletion.
 
-        The marks are deleted last: until then, a crash leaves a mark from which the next controller goes on.
+        The marks are deleted last: until then, a crash leaves a mark from which the next controller goes on. If topics
+        cannot be deleted (delete.topic.enable), only the marks are.
         """
         operations: list[TreeOperation] = []
+        if names and not self._config.delete_topic_enable:
+            logger.info("Removing %s since delete topic is disabled", ",".join(names))
+            await self._store.write([Delete(znodes.delete_topic_path(name)) for name in names])
+            return
         for name in names:
             parent = znodes.partitions_path(name)
             partitions = await self._tree.children(parent) if await self._tree.exists(parent) else []

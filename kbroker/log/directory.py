@@ -4,6 +4,7 @@
     recovery-point-offset-checkpoint  replication-offset-checkpoint  log-start-offset-checkpoint
     cleaner-offset-checkpoint  kbroker.reserve  kbroker.unrecovered
     <topic>-<partition>/  <topic>-<partition>.<unique>-delete/  <topic>-<partition>.<unique>-future/
+    <topic>-<partition>.<unique>-stray/
 
 Never decides which partitions should exist; opens no log before its first use.
 """
@@ -29,6 +30,7 @@ from kbroker.log.files.directory_metadata import (
     read_meta_properties,
     split_future_name,
     split_partition_name,
+    stray_name,
     write_meta_properties,
 )
 from kbroker.log.files.file_cache import FileCache
@@ -276,6 +278,16 @@ class DataDirectory:
         self._found.discard(key)
         self._rename_deleted(topic, partition, self.path_of(topic, partition), unique, log)
         self.checkpoints.forget(key)
+
+    def rename_stray(self, topic: str, partition: int, unique: str) -> str:
+        """Renames the directory of a log that is not open, so that no start finds it. Returns the new path."""
+        key = (topic, partition)
+        assert key not in self.logs
+        path = f"{self.path}/{stray_name(topic, partition, unique)}"
+        self.files.filesystem.rename(self.path_of(topic, partition), path)
+        self._found.discard(key)
+        self.checkpoints.forget(key)
+        return path
 
     def _rename_deleted(self, topic: str, partition: int, path: str, unique: str, log: PartitionLog | None) -> None:
         deleted = f"{self.path}/{deleted_name(topic, partition, unique)}"

@@ -6,7 +6,7 @@ Never decides which partitions exist, nor which broker leads them: the image doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
@@ -16,6 +16,7 @@ from kbroker.controller.image import Image, PartitionState, TopicImage
 from kbroker.errors import RecoveryNeeded, StorageFailure
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.refused_batches import RefusedBatches
+from kbroker.names import TopicPartition
 from kbroker.replication.fetch_waiters import FetchWakeups
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.log_dirs import LogDirs
@@ -26,6 +27,7 @@ from kbroker.replication.pending_roles import PendingRoles
 from kbroker.replication.replica_moves import ReplicaMoves
 from kbroker.replication.replication_quota import leader_quota
 from kbroker.replication.startup_recovery import recover_logs
+from kbroker.replication.stray_logs import find_strays
 from kbroker.replication.topic_log_config import log_config
 
 __all__ = ["AssignedReplicas"]
@@ -208,6 +210,20 @@ class AssignedReplicas:
         for partition in self.table.replicas_of(name):
             partition.log_handle.update_config(for_log)
             partition.update_config(config)
+
+    # Logs from before the start, of replicas that this broker does not have any more
+
+    def delete_unassigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Deletes logs of deleted topics that were not opened: the topics were marked for deletion at the start."""
+        for topic, index in partitions:
+            if self.table.replica(topic, index) is None:
+                self.log_dirs.delete_log(topic, index)
+
+    def rename_strays(self, image: Image, existing: Container[str]) -> None:
+        """`existing`: as in `find_strays`."""
+        not_open = [key for key in self.log_dirs.found if self.table.replica(*key) is None]
+        for topic, index in find_strays(not_open, image, existing, self._broker_id):
+            self.log_dirs.rename_stray(topic, index)
 
     # Maintenance, about once a second
 

@@ -281,6 +281,23 @@ class LogDirs:
         except StorageFailure as failure:
             logger.error("Could not delete the log of %s-%d: %s", topic, index, failure)
 
+    @property
+    def found(self) -> Mapping[TopicPartition, DataDirectory]:
+        """The directory of each log, open or not."""
+        return self._directory_of
+
+    def rename_stray(self, topic: str, index: int) -> None:
+        """Renames the directory of a log that is not open to Kafka's name for strays. A failure is logged."""
+        directory = self._directory_of[topic, index]
+        try:
+            path = directory.rename_stray(topic, index, self._random_name())
+        except StorageFailure as failure:
+            logger.error("Could not rename the stray log of %s-%d: %s", topic, index, failure)
+            return
+        del self._directory_of[topic, index]
+        self._replica_counts[directory] -= 1
+        logger.warning("Found a stray log of %s-%d, renamed to %s. Delete it if it is not needed.", topic, index, path)
+
     def on_topic_deleted(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             self._offline.discard((topic.name, index))

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -113,14 +114,14 @@ async def run_broker(
             member = None if shared is None else new_member(controller, shared, broker_id, config, clock)
             if member is not None:
                 member.report_offline(replicas.log_dirs.offline_partitions)
+                member.control_requests.delete_unassigned = replicas.delete_unassigned
             controller.add_listener(replicas.on_image)
             controller.add_preparer(replicas.prepare)
             replicas.republish = controller.store.republish
             try:
-                await controller.load()
+                await controller.load(partial(set_cluster_id, replicas.log_dirs))
             except StorageFailure as failure:
                 raise _start_failure(failure) from failure
-            set_cluster_id(replicas.log_dirs, controller.image.cluster_id)
             _log_start(status.version, broker_id, controller.image, replicas.log_dirs.directories)
             controller.add_listener(EventLog(controller.image).on_image)
             status.state = BrokerState.RECOVERY
@@ -245,6 +246,7 @@ class _Broker:
                 await background.start(server.run)
                 if self._member is not None:
                     await self._member.wait_metadata_received()
+                    background.start_soon(self._rename_strays, self._member)
                     await self._create_topics(topics)
                 status.state = BrokerState.RUNNING
                 self._log_ready(listeners)
@@ -266,6 +268,10 @@ class _Broker:
                     self._member.stop_waiting()
                 server.stop_accepting()
                 background.cancel_scope.cancel()
+
+    async def _rename_strays(self, member: ClusterMember) -> None:
+        """Renames the logs that this broker does not have any more: it was down when they were deleted or moved."""
+        self._replicas.rename_strays(self._controller.image, await member.read_topic_names())
 
     def _maintenance(self, context: Context) -> Maintenance:
         bump = (self._member or self._controller).bump_leader_epochs

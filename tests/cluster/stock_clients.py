@@ -38,8 +38,11 @@ class InThread(ABC):
         try:
             yield
         finally:
-            self._stop.set()
-            self._thread.join(2 * TIMEOUT_SECONDS)  # a call that never ends must not keep the brokers running
+            self.stop()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(2 * TIMEOUT_SECONDS)  # a call that never ends must not keep the brokers running
 
 
 class NumberedRecords(InThread):

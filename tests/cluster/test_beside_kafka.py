@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,8 +13,8 @@ import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.process import free_ports
 from kbroker.coordinator.placement import partition_for
+from tests.cluster.apache_kafka import start_kafka
 from tests.cluster.conftest import SESSION_MS, TIMEOUT_SECONDS, RunningCluster, running_cluster
 from tests.cluster.stock_clients import NumberedRecords, committed, describe_group, goes_on, read_all, read_committed
 from tests.cluster.test_cluster import all_led, create
@@ -26,55 +25,15 @@ KAFKA_ID = 10
 OFFSETS_PARTITIONS = 5  # different from kbroker's default
 TRANSACTION_PARTITIONS = 2
 
-PROPERTIES = """\
-broker.id={broker_id}
-listeners=PLAINTEXT://127.0.0.1:{port}
-log.dirs={directory}/data
-zookeeper.connect={connect}
-zookeeper.session.timeout.ms={session_ms}
-auto.leader.rebalance.enable=false
-offsets.topic.num.partitions={offsets_partitions}
-offsets.topic.replication.factor=2
-transaction.state.log.num.partitions={transaction_partitions}
-transaction.state.log.replication.factor=2
-transaction.state.log.min.isr=1
-"""
-OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-
-
-class Kafka:
-    """An Apache Kafka broker with the interface of a broker of RunningCluster."""
-
-    def __init__(self, process: trio.Process, port: int, log: Path) -> None:
-        self.process = process
-        self.port = port
-        self._log = log
-
-    @property
-    def stderr(self) -> str:
-        return self._log.read_text()
-
-    async def kill(self) -> None:
-        self.process.kill()
-        await self.process.wait()
-
-
-@contextmanager
-def prepared(directory: Path, connect: str, port: int) -> Iterator[int]:
-    """Creates Kafka's directory with its properties, and a file for its output."""
-    directory.mkdir()
-    text = PROPERTIES.format(
-        broker_id=KAFKA_ID,
-        port=port,
-        directory=directory,
-        connect=connect,
-        session_ms=SESSION_MS,
-        offsets_partitions=OFFSETS_PARTITIONS,
-        transaction_partitions=TRANSACTION_PARTITIONS,
-    )
-    (directory / "server.properties").write_text(text)
-    with (directory / "log.txt").open("wb") as log:
-        yield log.fileno()
+SETTINGS = {
+    "zookeeper.session.timeout.ms": SESSION_MS,
+    "auto.leader.rebalance.enable": "false",
+    "offsets.topic.num.partitions": OFFSETS_PARTITIONS,
+    "offsets.topic.replication.factor": 2,
+    "transaction.state.log.num.partitions": TRANSACTION_PARTITIONS,
+    "transaction.state.log.replication.factor": 2,
+    "transaction.state.log.min.isr": 1,
+}
 
 
 def replicas(directory: Path, topic: str) -> list[str]:
@@ -84,11 +43,8 @@ def replicas(directory: Path, topic: str) -> list[str]:
 @asynccontextmanager
 async def kafka_beside(cluster: RunningCluster, classpath: str, java: str, directory: Path) -> AsyncIterator[None]:
     """Starts an Apache Kafka that joins the cluster."""
-    (port,) = free_ports(1)
-    command = [java, *OPTIONS, "-cp", classpath, "kafka.Kafka", str(directory / "server.properties")]
-    with prepared(directory, cluster.connect, port) as log:
-        process = await trio.lowlevel.open_process(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory)
-    cluster.brokers[KAFKA_ID] = Kafka(process, port, directory / "log.txt")  # type: ignore[assignment]
+    settings = {**SETTINGS, "log.dirs": directory / "data"}
+    await start_kafka(cluster, KAFKA_ID, settings, classpath=classpath, java=java, home=directory)
     try:
         yield
     finally:

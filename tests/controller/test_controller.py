@@ -133,6 +133,22 @@ async def test_listeners_get_the_load_the_registration_and_each_change_in_order(
     assert listener.take() == [TopicRemoved(topic)]
 
 
+async def test_listeners_see_no_topic_of_a_cluster_that_was_refused(sessions: Sessions, tree: Tree) -> None:
+    first = await started(tree)
+    await first.create_topic(NewTopic("a"))
+    await sessions.close(tree)
+    controller = new_controller(await sessions.open())
+    listener = Recorder()
+    controller.add_listener(listener)
+
+    def refuse(cluster_id: str) -> None:
+        raise UserError(cluster_id)
+
+    with pytest.raises(UserError, match=first.image.cluster_id):
+        await controller.load(refuse)
+    assert listener.take() == []
+
+
 async def test_a_created_topic_has_kafkas_nodes(tree: Tree) -> None:
     controller = await started(tree)
     topic = await controller.create_topic(NewTopic("a", 2, 1, configs={"segment.bytes": "1000"}))

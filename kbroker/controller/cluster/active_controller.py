@@ -130,7 +130,8 @@ class ActiveController:
         if elected is None:
             await self._process_brokers()
         brokers = await self.read_brokers()
-        loaded = await read_topics(self._tree, self._random_bytes, self._store.image.topics)
+        may_delete = self._controller.may_delete_topics
+        loaded = await read_topics(self._tree, self._random_bytes, self._store.image.topics, may_delete=may_delete)
         configs = await read_entity_configs(self._tree)
         # A newer controller may have sent us its image during the reads. Its image must not be overwritten.
         self._store.check_active()
@@ -160,7 +161,7 @@ class ActiveController:
         """Reads the registered brokers, and watches for changes."""
         watch = self._watches.watch(znodes.BROKER_IDS, Event.BROKERS)
         names = await self._tree.children(znodes.BROKER_IDS, watch)
-        return await read_brokers(self._tree, [int(name) for name in names])
+        return await read_brokers(self._tree, [int(name) for name in names if name.isdecimal()])
 
     async def _process_brokers(self) -> None:
         """Compares the registered brokers with the image.
@@ -230,7 +231,8 @@ class ActiveController:
     async def _process_topics(self) -> None:
         """Elects leaders for topics and partitions that other writers added: our own are in the image already."""
         names = set(await self._tree.children(znodes.TOPICS, self._watches.watch(znodes.TOPICS, Event.TOPICS)))
-        pending_deletions = set(await self._tree.children(znodes.DELETE_TOPICS))
+        marked = await self._tree.children(znodes.DELETE_TOPICS)
+        pending_deletions = set(marked if self._controller.may_delete_topics else ())
         known = self._store.image.topics
         removed = [topic for name, topic in known.items() if name not in names]
         # First, because it sets the watches: what is written after the reads below makes a new event.
@@ -286,8 +288,9 @@ class ActiveController:
         watch = self._watches.watch(znodes.DELETE_TOPICS, Event.DELETIONS)
         names = await self._tree.children(znodes.DELETE_TOPICS, watch)
         self._store.check_active()
-        topics = (self._store.image.topic(name) for name in names)
-        self._store.commit([TopicRemoved(topic) for topic in topics if topic is not None])
+        if self._controller.may_delete_topics:
+            topics = (self._store.image.topic(name) for name in names)
+            self._store.commit([TopicRemoved(topic) for topic in topics if topic is not None])
         await self._controller.finish_pending(names, [])
 
 

@@ -122,6 +122,10 @@ class ClusterMember:
         data = znodes.encode_log_dir_event(self._broker_id)
         await retry_until_connected(lambda: self._tree.create(znodes.LOG_DIR_EVENT, data, sequential=True))
 
+    async def read_topic_names(self) -> list[str]:
+        """Returns the names of all topics in the tree, also of those that are being deleted. Waits for the tree."""
+        return await retry_until_connected(lambda: self._tree.children(znodes.TOPICS))
+
     # Start and stop
 
     async def run(
@@ -260,6 +264,9 @@ class ClusterMember:
             if refusal.code == ErrorCode.REQUEST_TIMED_OUT:  # a lost connection, during a controller's operation
                 await trio.sleep(_CONFLICT_SECONDS)
                 self.events.put(Event.SESSION)
+        except znodes.BadNode as failure:
+            # The watches are set: when the node is repaired, the next event reads it again.
+            logger.error("Ignored a change in the metadata tree: %s", failure)
         except TreeError as failure:
             # Another writer, perhaps an operator, changed the same nodes: read them again.
             logger.warning("Conflicting write in the metadata tree: %r", failure)

@@ -50,6 +50,8 @@ class ControlRequestHandler:
         self._on_metadata = on_metadata
         self.offline: Callable[[], Collection[tuple[str, int]]] = tuple
         """Returns the partitions whose replica on this broker is in a failed data directory."""
+        self.delete_unassigned: Callable[[Sequence[tuple[str, int]]], None] = lambda partitions: None
+        """Deletes logs of deleted topics that the image does not have, because they were deleted before the start."""
         self._origin = (-1, -1)
         """Epochs of the controller and of this broker at the last UpdateMetadata."""
         # Not the store's lock: a request that reads nothing from the tree must not wait for a slow tree.
@@ -113,6 +115,7 @@ class ControlRequestHandler:
             }
             topics = (self._store.image.topic(name) for name in sorted(deleted))
             self._store.commit([*changes, *(TopicRemoved(topic) for topic in topics if topic is not None)])
+            self.delete_unassigned([key for key in named if key[0] in deleted])
             named += [(partition.topic_name, partition.partition_index) for partition in body.ungrouped_partitions]
             return named + [(topic.name, index) for topic in body.topics for index in topic.partition_indexes]
 
@@ -151,7 +154,7 @@ class ControlRequestHandler:
         existing = {
             name
             for (name, topic_id), node in zip(kept.items(), nodes, strict=True)
-            if node is not None and znodes.decode_topic(name, node.data).topic_id in (None, topic_id)
+            if node is not None and _may_be(name, topic_id, node.data)
         }
         return {topic_id for name, topic_id in kept.items() if name in marked or name not in existing}
 
@@ -179,3 +182,11 @@ class ControlRequestHandler:
             changes += changes_of_brokers(store.image, brokers)
         changes += [TopicRemoved(topic) for topic in map(store.image.topic_by_id, deleted) if topic is not None]
         store.commit([*changes, *changes_of_topics(store.image, topics, fresh)])
+
+
+def _may_be(name: str, topic_id: bytes, data: bytes) -> bool:
+    """Whether the node may be of the topic with this id. A damaged node counts: it must not delete the topic."""
+    try:
+        return znodes.decode_topic(name, data).topic_id in (None, topic_id)
+    except znodes.BadNode:
+        return True

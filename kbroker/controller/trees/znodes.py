@@ -76,6 +76,9 @@ PERSISTENT_PATHS: Final = (
 )
 
 
+_INTEGER: Final = frozenset({int})  # bool is another type
+
+
 class BadNode(UserError):
     """A node has invalid content: an operator must repair the tree."""
 
@@ -211,7 +214,14 @@ def decode_topic(topic: str, data: bytes) -> ReplicaAssignment:
 
 
 def _by_number(lists: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
-    return {int(index): tuple(brokers) for index, brokers in lists.items()}
+    """Raises ValueError or TypeError if an index is not a number, or a list has anything but integers."""
+    return {int(index): _integers(brokers) for index, brokers in lists.items()}
+
+
+def _integers(values: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(values, list) or not _INTEGER.issuperset(map(type, values)):
+        raise TypeError
+    return tuple(values)
 
 
 def encode_reassignments(moves: Mapping[tuple[str, int], Sequence[int]]) -> bytes:
@@ -290,15 +300,18 @@ def decode_state(
 ) -> PartitionState:
     content = _load(data, "a partition's state")
     try:
-        isr = tuple(content["isr"])
+        isr = _integers(content["isr"])
+        leader, leader_epoch, controller_epoch = _integers(
+            [content["leader"], content["leader_epoch"], content["controller_epoch"]]
+        )
         return PartitionState(
-            leader=content["leader"],
-            leader_epoch=content["leader_epoch"],
+            leader=leader,
+            leader_epoch=leader_epoch,
             # Usually equal: sharing one tuple saves memory with ten thousand partitions.
             isr=replicas if isr == replicas else isr,
             replicas=replicas,
             partition_epoch=version,
-            controller_epoch=content["controller_epoch"],
+            controller_epoch=controller_epoch,
             adding_replicas=adding,
             removing_replicas=removing,
         )

@@ -22,6 +22,7 @@ __all__ = [
     "read_meta_properties",
     "split_future_name",
     "split_partition_name",
+    "stray_name",
     "write_meta_properties",
 ]
 
@@ -31,6 +32,7 @@ FORMAT_FILE = "kbroker.format"
 FORMAT_VERSION = 1
 _NAME_LIMIT = 255
 _DELETED_SUFFIX = "-delete"
+_STRAY_SUFFIX = "-stray"
 _FUTURE_NAME = re.compile(r"([a-zA-Z0-9._-]+-(?:0|[1-9][0-9]*))\.[^.]+-future")
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]*)")
 
@@ -46,7 +48,16 @@ def split_partition_name(name: str) -> tuple[str, int] | None:
 
 def deleted_name(topic: str, partition: int, unique: str) -> str:
     """Returns the directory name of a deleted partition. A long topic name is shortened to fit a file name."""
-    tail = f"-{partition}.{unique}{_DELETED_SUFFIX}"
+    return _shortened_name(topic, partition, unique, _DELETED_SUFFIX)
+
+
+def stray_name(topic: str, partition: int, unique: str) -> str:
+    """Returns the directory name of a log whose partition is not on this broker any more, as in Kafka 3.9."""
+    return _shortened_name(topic, partition, unique, _STRAY_SUFFIX)
+
+
+def _shortened_name(topic: str, partition: int, unique: str, suffix: str) -> str:
+    tail = f"-{partition}.{unique}{suffix}"
     return topic[: _NAME_LIMIT - len(tail)] + tail
 
 

@@ -364,6 +364,9 @@ class Segment:
     def load(self) -> None:
         """Becomes the active segment: reads the indexes and the batches after the last index entry.
 
+        A follower of Apache Kafka before 3.9.1 indexes a whole fetch by the position of its first batch and the last
+        offset of its last batch (KAFKA-806). Such batches get no entries here: keys have to grow.
+
         Raises InvalidBatch if the file does not end with a complete batch.
         """
         size = self.ensure_size()
@@ -375,11 +378,14 @@ class Segment:
         self.max_timestamp = last_timestamp(time_index)
         self.offset_of_max_timestamp = time_index.values[-1] + self.base_offset if len(time_index) else -1
         start = end = offset_index.values[-1] if len(offset_index) else 0
+        last_indexed = offset_index.keys[-1] + self.base_offset if len(offset_index) else -1
         self.bytes_since_entry = 0
         for position, header in self.headers(start, size):
             if position == start:
                 self._tail_floor = header.base_offset - 1
             self.note(position, header.size, header.last_offset, header.max_timestamp)
+            if header.last_offset < last_indexed:
+                self.bytes_since_entry = 0
             end = position + header.size
         if end != size:
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"{self.file.path} ends with an incomplete batch")
@@ -406,6 +412,7 @@ class Segment:
         """Forgets everything in memory beyond `size`; the next batch gets `next_offset`."""
         offset_index, time_index = self.offset_index, self.time_index
         offset_index.truncate_values_from(self.size)
+        offset_index.truncate_keys_from(next_offset - self.base_offset)  # see `load` for entries of Apache Kafka
         time_index.truncate_values_from(next_offset - self.base_offset)
         self._forget_tail(self.base_offset - 1)
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, -1

@@ -44,6 +44,10 @@ class SortedIndex:
         """Removes the entries with a value of at least `value`. Values grow with the keys."""
         self.truncate(bisect_left(self.values, value))
 
+    def truncate_keys_from(self, key: int) -> None:
+        """Removes the entries with a key of at least `key`."""
+        self.truncate(bisect_left(self.keys, key))
+
     def truncate(self, count: int) -> None:
         del self.keys[count:]
         del self.values[count:]
