@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -60,7 +60,7 @@ class Kafka:
 
 
 @contextmanager
-def prepared(directory: Path, connect: str, port: int) -> Iterator[int]:
+def prepared(directory: Path, connect: str, port: int, settings: Sequence[str]) -> Iterator[int]:
     """Creates Kafka's directory with its properties, and a file for its output."""
     directory.mkdir()
     text = PROPERTIES.format(
@@ -72,7 +72,7 @@ def prepared(directory: Path, connect: str, port: int) -> Iterator[int]:
         offsets_partitions=OFFSETS_PARTITIONS,
         transaction_partitions=TRANSACTION_PARTITIONS,
     )
-    (directory / "server.properties").write_text(text)
+    (directory / "server.properties").write_text(text + "\n".join(settings))
     with (directory / "log.txt").open("wb") as log:
         yield log.fileno()
 
@@ -82,11 +82,13 @@ def replicas(directory: Path, topic: str) -> list[str]:
 
 
 @asynccontextmanager
-async def kafka_beside(cluster: RunningCluster, classpath: str, java: str, directory: Path) -> AsyncIterator[None]:
-    """Starts an Apache Kafka that joins the cluster."""
+async def kafka_beside(
+    cluster: RunningCluster, classpath: str, java: str, directory: Path, *settings: str
+) -> AsyncIterator[None]:
+    """Starts an Apache Kafka that joins the cluster. `settings`: further properties."""
     (port,) = free_ports(1)
     command = [java, *OPTIONS, "-cp", classpath, "kafka.Kafka", str(directory / "server.properties")]
-    with prepared(directory, cluster.connect, port) as log:
+    with prepared(directory, cluster.connect, port, settings) as log:
         process = await trio.lowlevel.open_process(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory)
     cluster.brokers[KAFKA_ID] = Kafka(process, port, directory / "log.txt")  # type: ignore[assignment]
     try:
