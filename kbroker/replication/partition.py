@@ -67,6 +67,18 @@ def _is_batch(records: memoryview) -> bool:
     return len(records) > _CODEC_POSITION and records[MAGIC_POSITION] == 2
 
 
+def _size_between(log: OpenLog, start_offset: int, end_offset: int) -> int:
+    """Returns the bytes of the batches in [start, end), at most to the end of a segment, and at least 1."""
+    try:
+        slice_ = log.read(start_offset, MAX_INT, up_to=end_offset)
+    except StorageFailure:
+        return 1  # the delayed fetches read too, and answer with the error
+    if not isinstance(slice_, FileSlice):
+        return 1
+    slice_.release()
+    return slice_.size
+
+
 def _no_batch(version: int) -> str:
     return f"Produce requests with version {version} must have at least one record batch per partition"
 
@@ -554,18 +566,7 @@ class Partition:
             raise
         waiters = self.fetch_waiters
         if (waiters.waiting or waiters.due) and log.high_watermark > before:
-            waiters.on_visible(self._size_between(before, log.high_watermark))
-
-    def _size_between(self, start_offset: int, end_offset: int) -> int:
-        """Returns the bytes of the batches in [start, end), at most to the end of a segment, and at least 1."""
-        try:
-            slice_ = self.read(start_offset, MAX_INT, end_offset, is_first=False)
-        except StorageFailure:
-            return 1  # the delayed fetches read too, and answer with the error
-        if not isinstance(slice_, FileSlice):
-            return 1
-        slice_.release()
-        return slice_.size
+            waiters.on_visible(_size_between(log, before, log.high_watermark))
 
     def truncate_diverged(self, diverging: EpochEntry) -> int:
         """Truncates towards the point of divergence; may take several rounds. Returns the target offset."""

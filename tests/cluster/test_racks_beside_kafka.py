@@ -147,6 +147,8 @@ async def test_both_send_consumers_to_each_other_and_answer_them_alike(both: Run
             answers.append(await reader.answers())
             sessions.append(await reader.sessions())
     kafka_leads, kbroker_leads = answers
+    assert kafka_leads["leader v12 other rack, 0"] == (0, END, END, 0, (-1, -1), None, "follower", [])
+    assert kbroker_leads["follower v12 other rack, 1"] == (0, END, END, 0, (-1, -1), None, None, [b"1", b"2"])
     of_leader = {name: answer for name, answer in kafka_leads.items() if name.startswith("leader")}
     assert {name: answer for name, answer in kbroker_leads.items() if name.startswith("leader")} == of_leader
     of_follower = {name: answer for name, answer in kbroker_leads.items() if not name.startswith("leader")}
