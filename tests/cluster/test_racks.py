@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import trio
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from compat_tests.apache_kafka import JavaTools
+from compat_tests.process import free_ports
 from kbroker.config.broker import RACK_AWARE_SELECTOR
 from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_cluster
 from tests.cluster.stock_clients import NumberedRecords, RackConsumer, TransactionalRecords, eventually, goes_on
@@ -25,9 +28,18 @@ def in_rack(broker_id: int) -> list[str]:
 
 
 @pytest.fixture
-async def racks(zookeeper: str, tmp_path: Path) -> AsyncIterator[RunningCluster]:
+def metrics_ports() -> dict[int, int]:
+    return dict(zip(LEADERS, free_ports(3), strict=True))
+
+
+@pytest.fixture
+async def racks(zookeeper: str, tmp_path: Path, metrics_ports: dict[int, int]) -> AsyncIterator[RunningCluster]:
     """Returns a cluster with a topic whose partitions are led by brokers 1, 2 and 3."""
-    async with running_cluster(zookeeper, tmp_path, 3, in_rack) as cluster:
+
+    def settings(broker_id: int) -> list[str]:
+        return [*in_rack(broker_id), f"kbroker.metrics.listeners=127.0.0.1:{metrics_ports[broker_id]}"]
+
+    async with running_cluster(zookeeper, tmp_path, 3, settings) as cluster:
         await cluster.until_agreed(lambda _c, brokers, _t: brokers == LEADERS)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         assignment = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
@@ -92,3 +104,28 @@ async def test_a_reader_of_committed_records_reads_them_from_its_rack(racks: Run
         )
     assert set(consumer.brokers) == {VICTIM}
     assert (records.errors, records.unknown, consumer.failures) == ([], [], [])
+
+
+def consumer_fetches(metrics_port: int) -> int:
+    """Returns the number of fetches by consumers that a broker has counted."""
+    with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=TIMEOUT_SECONDS) as page:
+        lines = page.read().decode().splitlines()
+    counter = 'kafka_network_requestmetrics_requests_total{request="FetchConsumer"'
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(counter))
+
+
+async def test_the_java_consumer_asks_leaders_once_and_reads_from_its_rack(
+    racks: RunningCluster, metrics_ports: dict[int, int], java: str, judge39_classpath: str, tmp_path: Path
+) -> None:
+    records = NumberedRecords(racks.bootstrap, TOPIC, PARTITIONS)
+    with records.running():
+        await goes_on(records, racks, by=300)
+    sent = {value.decode() for values in records.sent for value in values}
+    options = ["--from-beginning", "--max-messages", str(len(sent))]
+    for setting in (f"client.rack=rack{VICTIM}", "max.partition.fetch.bytes=300"):
+        options += ["--consumer-property", setting]
+    tools = JavaTools(java, judge39_classpath, tmp_path)
+    read = await trio.to_thread.run_sync(lambda: tools.console_consumer(racks.bootstrap, TOPIC, *options))
+    assert sorted(read.split(), key=int) == sorted(sent, key=int)
+    fetches = {broker_id: consumer_fetches(port) for broker_id, port in metrics_ports.items()}
+    assert max(fetches[1], fetches[3]) < 5 < fetches[VICTIM], fetches  # leaders: one, and one that ends the session
