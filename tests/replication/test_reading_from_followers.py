@@ -275,15 +275,15 @@ async def test_a_follower_knows_the_end_of_the_epochs_in_its_log(cluster: Cluste
 
 @asynccontextmanager
 async def waiting(cluster: Cluster, client: Client, answers: list[Any], **members: Any) -> AsyncIterator[None]:
-    """A consumer that waits on broker 2 while the block runs, and appends its answer."""
+    """A consumer that waits on broker 2 when the block begins, and appends its answer, long before its own timeout."""
 
     async def consume() -> None:
-        answers.append(await fetch_at(cluster, client, 0, max_wait_ms=20_000, **members))
+        answers.append(await fetch_at(cluster, client, 0, max_wait_ms=28_000, **members))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(consume)
-        await eventually(lambda: bool(cluster.nodes[2].replica().fetch_waiters))
-        with trio.fail_after(10):
+    with trio.fail_after(15):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consume)
+            await eventually(lambda: bool(cluster.nodes[2].replica().fetch_waiters))
             yield
 
 

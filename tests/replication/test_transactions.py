@@ -134,15 +134,16 @@ async def test_a_follower_serves_readers_of_committed_records(
             (pay.producer_id, 0)
         ]
         assert await read_committed(follower, "orders") == [b"1"]
-    async with trio.open_nursery() as nursery:
 
-        async def wait_for_commit() -> None:
-            answer = await clients[3].fetch("orders", 4, isolation_level=1, max_wait_ms=20_000)
-            assert records_of(answer)[0].value == b"open"
+    async def wait_for_commit() -> None:
+        answer = await clients[3].fetch("orders", 4, isolation_level=1, max_wait_ms=28_000)
+        assert records_of(answer)[0].value == b"open"
 
-        nursery.start_soon(wait_for_commit)
-        await eventually(lambda: bool(cluster.nodes[3].replica().fetch_waiters))
-        await pay.commit()
+    with trio.fail_after(15):  # long before the timeout of the fetch
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_commit)
+            await eventually(lambda: bool(cluster.nodes[3].replica().fetch_waiters))
+            await pay.commit()
     assert await read_committed(clients[3], "orders") == [b"1", b"open"]
 
 
