@@ -41,11 +41,15 @@ from kbroker.errors import UserError
 __all__ = [
     "BROKER_CONFIGS",
     "ONLY_DYNAMIC",
+    "RACK_AWARE_SELECTOR",
     "THROTTLED_RATE",
     "BrokerConfig",
     "parse_host_counts",
     "validate_dynamic_configs",
 ]
+
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _host_counts(value: str) -> str | None:
@@ -96,7 +100,7 @@ class BrokerConfig(InactiveBrokerConfig):
         at_least(-1),
         "Id of this broker in the cluster. If -1, the broker generates an id and stores it in its data directory.",
     )
-    broker_rack = optional_string("Rack of this broker, for rack-aware replica assignment.")
+    broker_rack = optional_string("Rack of this broker, for the placement of replicas and for consumers in its rack.")
     compression_gzip_level = int32(
         -1, gzip_level, "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
     )
@@ -377,6 +381,11 @@ class BrokerConfig(InactiveBrokerConfig):
     )
     replica_lag_time_max_ms = int64(
         30_000, None, "A follower that has not caught up with the leader for this time is removed from the ISR."
+    )
+    replica_selector_class = optional_string(
+        "How a leader selects the replica that a consumer reads from: itself, which is the default, or an in-sync "
+        "follower in the consumer's rack (client.rack).",
+        one_of(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
     )
     replica_socket_timeout_ms = int32(30_000, None, "Timeout of requests to leaders.")
     replication_quota_window_num = int32(11, at_least(1), "Number of samples kept in memory for replication quotas.")

@@ -335,7 +335,6 @@ class InactiveBrokerConfig(ConfigTable):
     replica_high_watermark_checkpoint_interval_ms = int64(
         5000, None, "Interval at which high watermarks are written to disk."
     )
-    replica_selector_class = optional_string("Java class that selects the replica that a consumer fetches from.")
     replica_socket_receive_buffer_bytes = int32(64 * 1024, None, "Receive buffer of the sockets of fetches to leaders.")
     sasl_client_callback_handler_class = class_name(None, "Java class of the SASL client callback handler.")
     sasl_enabled_mechanisms = strings(("GSSAPI",), None, "Enabled SASL mechanisms.", update=PER_BROKER)

@@ -392,8 +392,10 @@ def optional_int64(
     return ConfigKey(ConfigType.LONG, None, check, documentation, **options)
 
 
-def optional_string(documentation: str, **options: Unpack[KeyOptions]) -> ConfigKey[str | None]:
-    return ConfigKey(ConfigType.STRING, None, None, documentation, **options)
+def optional_string(
+    documentation: str, check: ValueCheck | None = None, **options: Unpack[KeyOptions]
+) -> ConfigKey[str | None]:
+    return ConfigKey(ConfigType.STRING, None, check, documentation, **options)
 
 
 def class_name(default: str | None, documentation: str, **options: Unpack[KeyOptions]) -> ConfigKey[str | None]:

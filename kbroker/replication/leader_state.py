@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from kbroker.controller.image import PartitionState
+from kbroker.controller.image import BrokerRegistration, PartitionState
 from kbroker.controller.rules.isr_rules import IsrProposal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.leader_view import LeaderView, Proposal
 from kbroker.replication.peers import Decision, Peers
+from kbroker.replication.replica_selector import ReplicaView
 
 if TYPE_CHECKING:
     from kbroker.replication.fetch_waiters import FetchWaiter
@@ -116,6 +117,15 @@ class LeaderState:
             self._send(self.view.propose_addition(broker_id, partition.high_watermark, self._peers.live))
         self.check_log_starts()
         return True
+
+    def readable_followers(
+        self, offset: int, brokers: Mapping[int, BrokerRegistration], listener_name: str
+    ) -> Iterator[ReplicaView]:
+        """Iterates over the in-sync followers that have the offset, and a listener of this name on a live broker."""
+        for broker_id, replica in self.view.followers_with(offset):
+            broker = brokers.get(broker_id)
+            if broker is not None and broker.endpoint(listener_name) is not None:
+                yield ReplicaView(broker_id, broker.rack, replica.log_end_offset, replica.last_caught_up_ms or 0)
 
     def is_throttled(self, broker_id: int) -> bool:
         """Whether the follower gets no records now, because it is not in sync and its throttle is exceeded."""

@@ -117,6 +117,14 @@ class LeaderView:
     def replica(self, broker_id: int) -> Replica | None:
         return self._replicas.get(broker_id)
 
+    def followers_with(self, offset: int) -> list[tuple[int, Replica]]:
+        """Returns the followers of the ISR, by broker id, whose logs have this offset or end there."""
+        return [
+            (broker_id, replica)
+            for broker_id, replica in self._replicas.items()
+            if broker_id in self.isr and replica.log_start_offset <= offset <= replica.log_end_offset
+        ]
+
     @property
     def replica_count(self) -> int:
         return len(self._replicas) + 1

@@ -5,7 +5,7 @@
 Leader: batches are staged while a run of frames is handled, and written at its end with one write for each partition.
 Before the write no record is visible, and no producer gets a response. A record is committed when all replicas of the
 maximal ISR have it (`LeaderState`; without other replicas, when the leader has it); with flush.messages=1, fsynced.
-Follower: appends records that it fetched from the leader.
+Follower: appends records that it fetched from the leader. Consumers may read them up to its own high watermark.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 
+from kbroker.config.key import MAX_INT
 from kbroker.config.topic import TopicConfig
 from kbroker.controller.image import NO_LEADER, PartitionState
 from kbroker.errors import StorageFailure
@@ -64,6 +65,18 @@ def short_check(partition: Partition, records: memoryview, version: int, now_ms:
 
 def _is_batch(records: memoryview) -> bool:
     return len(records) > _CODEC_POSITION and records[MAGIC_POSITION] == 2
+
+
+def _size_between(log: OpenLog, start_offset: int, end_offset: int) -> int:
+    """Returns the bytes of the batches in [start, end), at most to the end of a segment, and at least 1."""
+    try:
+        slice_ = log.read(start_offset, MAX_INT, up_to=end_offset)
+    except StorageFailure:
+        return 1  # the delayed fetches read too, and answer with the error
+    if not isinstance(slice_, FileSlice):
+        return 1
+    slice_.release()
+    return slice_.size
 
 
 def _no_batch(version: int) -> str:
@@ -192,9 +205,12 @@ class Partition:
         """Returns the largest known epoch up to `epoch`, and its end offset, as in OffsetForLeaderEpoch.
 
         Without other replicas the log gets the current epoch with the first batch. Until then the epoch starts at the
-        log end offset, and so it ends all earlier epochs: also those whose records a crash lost.
+        log end offset, and so it ends all earlier epochs: also those whose records a crash lost. A follower knows
+        only the epochs in its log.
         """
         log = self.log
+        if not self.is_leader:
+            return log.end_offset_for_epoch(epoch)
         if epoch == self.leader_epoch:
             return EpochEntry(epoch, log.log_end_offset)
         latest = log.leader_epochs.latest
@@ -272,15 +288,18 @@ class Partition:
         """Becomes follower of `state.leader`, or of no broker if there is no leader. Ignores states of older epochs."""
         if self.is_gone or state.leader_epoch < self.leader_epoch:
             return
+        has_new_epoch = state.leader_epoch > self.leader_epoch
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch  # before delayed fetches are completed: they are fenced by it
+        self.insync_replicas = len(state.isr)
         if self.is_leader:
             assert not self._is_staged, f"{self!r} stops leading with batches staged"
             self._end_role()
             peers.replicated.pop(self, None)
+        elif has_new_epoch:
+            self.fetch_waiters.finish_all()
         self.is_leader = False
         self.leadership = None
-        self.leader_id = state.leader
-        self.leader_epoch = state.leader_epoch
-        self.insync_replicas = len(state.isr)
         self._update_hot_state()
 
     def _end_role(self) -> None:
@@ -534,6 +553,7 @@ class Partition:
         """
         try:
             log = self.log
+            before = log.high_watermark
             if records:
                 log.append_as_follower(records)
                 self._dirty.add(self)
@@ -544,6 +564,9 @@ class Partition:
         except StorageFailure as failure:
             self.gate.close(failure)
             raise
+        waiters = self.fetch_waiters
+        if (waiters.waiting or waiters.due) and log.high_watermark > before:
+            waiters.on_visible(_size_between(log, before, log.high_watermark))
 
     def truncate_diverged(self, diverging: EpochEntry) -> int:
         """Truncates towards the point of divergence; may take several rounds. Returns the target offset."""

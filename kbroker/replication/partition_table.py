@@ -40,6 +40,11 @@ class PartitionTable:
         """Returns the partition in any role, or None if this broker has no replica of it."""
         return self.get(topic, index) or self.followers.get((topic, index))
 
+    def follower(self, topic: str, index: int) -> Partition | None:
+        """Returns the partition if this broker follows it, else None: also if it has no role yet."""
+        partition = self.followers.get((topic, index))
+        return None if partition is None or partition.leader_epoch < 0 else partition
+
     def topic_name(self, topic_id: bytes) -> str | None:
         return self._names_by_id.get(topic_id)
 
@@ -69,7 +74,7 @@ class PartitionTable:
         self.followers.pop((partition.topic, partition.index), None)
 
     def set_follower(self, partition: Partition) -> None:
-        """Hides the partition from `get`, so that clients get NOT_LEADER_OR_FOLLOWER."""
+        """Hides the partition from `get`: clients get NOT_LEADER_OR_FOLLOWER, unless they may read from followers."""
         self._leaders[partition.topic][partition.index] = None
         self.followers[partition.topic, partition.index] = partition
 

@@ -23,6 +23,7 @@ from kbroker.server.requests.fetch_session import FetchSessions
 from kbroker.server.requests.interceptor import Interceptor
 from kbroker.server.requests.run import Run
 from kbroker.server.requests.thread_work import ThreadWork
+from kbroker.server.topics.preferred_replicas import PreferredReplicas
 from kbroker.server.topics.topic_creation import AutoCreationRate
 from kbroker.server.wire.deadlines import Deadlines
 
@@ -53,6 +54,8 @@ class Context:
     auto_creation: AutoCreationRate
     thread_work: ThreadWork
     nursery: trio.Nursery
+    preferred_replicas: PreferredReplicas | None = None
+    """None without a rack-aware replica selector."""
     interceptor: Interceptor | None = None
     member: ClusterMember | None = None
     """None on a single node."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.clock import Clock
-from kbroker.config.broker import BrokerConfig
+from kbroker.config.broker import RACK_AWARE_SELECTOR, BrokerConfig
 from kbroker.config.group import consumer_timeouts
 from kbroker.controller.changes import EntityConfigsChanged, TopicAdded
 from kbroker.controller.controller import Controller
@@ -34,6 +34,7 @@ from kbroker.server.requests.fetch_session import FetchSessions
 from kbroker.server.requests.run import Run
 from kbroker.server.requests.thread_work import ThreadWork
 from kbroker.server.topics.internal_topics import InternalTopics
+from kbroker.server.topics.preferred_replicas import PreferredReplicas
 from kbroker.server.topics.topic_creation import AutoCreationRate
 from kbroker.server.wire.deadlines import Deadlines
 
@@ -91,8 +92,15 @@ class ContextBuilder:
             auto_creation=AutoCreationRate(self._clock),
             thread_work=ThreadWork(self._clock),
             nursery=nursery,
+            preferred_replicas=self._preferred_replicas(),
             member=self._member,
         )
+
+    def _preferred_replicas(self) -> PreferredReplicas | None:
+        config = self._config
+        if config.replica_selector_class != RACK_AWARE_SELECTOR:
+            return None
+        return PreferredReplicas(self._controller, config.broker_rack)
 
     def _quotas(self, deadlines: Deadlines) -> Quotas:
         quotas = Quotas(self._config, self._clock, deadlines)

@@ -84,12 +84,15 @@ class RunningCluster:
 
 
 @asynccontextmanager
-async def running_cluster(zookeeper: str, directory: Path, size: int) -> AsyncIterator[RunningCluster]:
+async def running_cluster(
+    zookeeper: str, directory: Path, size: int, settings: Callable[[int], Sequence[str]] = lambda broker_id: ()
+) -> AsyncIterator[RunningCluster]:
+    """`settings`: further properties of a broker."""
     cluster = RunningCluster(f"{zookeeper}/cluster-{next(_chroots)}", directory)
     try:
         async with trio.open_nursery() as nursery:
             for broker_id in range(1, size + 1):
-                nursery.start_soon(cluster.start, broker_id)
+                nursery.start_soon(cluster.start, broker_id, *settings(broker_id))
         yield cluster
     finally:
         with trio.CancelScope(shield=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -127,6 +128,46 @@ class Group(InThread):
         consumer.close()
 
 
+class RackConsumer(InThread):
+    """Reads every partition of a topic from its start, in a rack."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, rack: str, **config: str) -> None:
+        super().__init__()
+        self.read: list[list[bytes]] = [[] for _ in range(partitions)]
+        self.brokers: list[int] = []
+        """The broker that each partition is fetched from, as librdkafka's statistics say."""
+        self.failures: list[str] = []
+        self._topic = topic
+        self._config = {
+            **_QUIET,
+            "bootstrap.servers": bootstrap,
+            "group.id": "racks",
+            "client.rack": rack,
+            "enable.auto.commit": False,
+            "statistics.interval.ms": 100,
+            "stats_cb": self._on_statistics,
+            **{name.replace("_", "."): value for name, value in config.items()},
+        }
+
+    def _on_statistics(self, text: str) -> None:
+        found = json.loads(text)["topics"].get(self._topic, {"partitions": {}})["partitions"]
+        self.brokers = [found.get(str(index), {"broker": -1})["broker"] for index in range(len(self.read))]
+
+    def _run(self) -> None:
+        consumer = Consumer(self._config)
+        consumer.assign([TopicPartition(self._topic, index, 0) for index in range(len(self.read))])
+        while not self._stop.is_set():
+            for message in consumer.consume(500, timeout=0.1):
+                error, partition, value = message.error(), message.partition(), message.value()
+                if error is None:
+                    assert partition is not None
+                    assert value is not None
+                    self.read[partition].append(value)
+                elif error.code() not in _PASSING:
+                    self.failures.append(str(error))
+        consumer.close()
+
+
 class TransactionalRecords(InThread):
     """Writes 0, 1, 2, ... to every partition of a topic, each number in one transaction. Every third one is aborted."""
 
@@ -148,7 +189,7 @@ class TransactionalRecords(InThread):
             is_commit = number % 3 != 2
             try:
                 if producer is None:
-                    producer = _transactional_producer(self._bootstrap, "writer")
+                    producer = transactional_producer(self._bootstrap, "writer")
                 self._write(producer, value, is_commit)
             except KafkaException as error:
                 self.errors.append(str(error))
@@ -169,7 +210,7 @@ class TransactionalRecords(InThread):
             _retried(producer.abort_transaction)
 
 
-def _transactional_producer(bootstrap: str, name: str) -> Producer:
+def transactional_producer(bootstrap: str, name: str) -> Producer:
     producer = Producer({**_QUIET, "bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 1})
     _retried(producer.init_transactions)
     return producer

@@ -41,10 +41,15 @@ def replicas(directory: Path, topic: str) -> list[str]:
 
 
 @asynccontextmanager
-async def kafka_beside(cluster: RunningCluster, classpath: str, java: str, directory: Path) -> AsyncIterator[None]:
-    """Starts an Apache Kafka that joins the cluster."""
-    settings = {**SETTINGS, "log.dirs": directory / "data"}
-    await start_kafka(cluster, KAFKA_ID, settings, classpath=classpath, java=java, home=directory)
+async def kafka_beside(
+    cluster: RunningCluster, classpath: str, java: str, directory: Path, *settings: str
+) -> AsyncIterator[None]:
+    """Starts an Apache Kafka that joins the cluster. `settings`: further properties."""
+    properties: dict[str, object] = {**SETTINGS, "log.dirs": directory / "data"}
+    for setting in settings:
+        name, _equals, value = setting.partition("=")
+        properties[name] = value
+    await start_kafka(cluster, KAFKA_ID, properties, classpath=classpath, java=java, home=directory)
     try:
         yield
     finally:

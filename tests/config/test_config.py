@@ -438,6 +438,17 @@ def test_a_topics_default_is_what_the_brokers_defaults_give(key: ConfigKey[objec
     assert config.topic_defaults.value_of(key.name) == key.default
 
 
+def test_a_replica_selector_that_is_not_supported_refuses_the_start_in_one_line() -> None:
+    selectors = [f"org.apache.kafka.common.replica.{name}" for name in ("LeaderSelector", "RackAwareReplicaSelector")]
+    for name in selectors:
+        assert broker(replica_selector_class=name).replica_selector_class == name
+    assert broker().replica_selector_class is None
+    for name in ("com.example.Nearest", "RackAwareReplicaSelector", ""):
+        with pytest.raises(UserError) as refused:
+            broker(replica_selector_class=name)
+        assert str(refused.value) == f"replica.selector.class={name} must be one of {', '.join(selectors)}"
+
+
 SOURCES = {path: path.read_text() for path in (Path(__file__).parents[2] / "kbroker").rglob("*.py")}
 USED_ATTRIBUTES = set(
     re.findall(r"(?:config|defaults|broker|self|\))(?=\.([a-z0-9_]+)\b)", "\n".join(SOURCES.values()))

@@ -186,7 +186,7 @@ class Cluster:
             known = [BrokerAdded(broker) for broker in self.image.brokers.values() if broker.id != broker_id]
             node.controller.hear(*known, *(TopicAdded(topic) for topic in self.image.topics.values()))
             await recover_unsound(node.replicas, _no_bump)
-            self.tell(BrokerAdded(BrokerRegistration(broker_id, 1, (endpoint,))))
+            self.tell(BrokerAdded(BrokerRegistration(broker_id, 1, (endpoint,), texts.get("broker.rack"))))
 
     async def kill(self, broker_id: int) -> None:
         await self.nodes[broker_id].kill()

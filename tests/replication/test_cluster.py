@@ -44,12 +44,12 @@ async def test_what_is_acknowledged_is_on_every_replica_in_sync(cluster: Cluster
     await eventually(lambda: all(node.high_watermark == 20 for node in cluster.nodes.values()))
 
 
-async def test_a_follower_serves_neither_producers_nor_consumers(cluster: Cluster) -> None:
+async def test_a_follower_serves_neither_producers_nor_consumers_of_old_versions(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     cluster.add_topic(1, (1, 2))
     async with cluster.client(2) as client:
         assert (await produce(client, b"no")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert (await client.fetch("orders", 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await client.fetch("orders", 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (await client.list_offset("orders", -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (await client.delete_records("orders", 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (await produce(client, b"no", topic="missing")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

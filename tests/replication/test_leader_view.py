@@ -127,3 +127,15 @@ def test_the_low_watermark_is_the_first_offset_that_anybody_alive_still_has() ->
     assert view.low_watermark(5, LIVE) == 2
     assert view.low_watermark(5, {1, 2}) == 4
     assert view.low_watermark(3, {1}) == 3
+
+
+def test_consumers_can_read_from_followers_in_sync_that_have_the_offset() -> None:
+    view = view_of(isr=(1, 2, 3), replicas=(1, 2, 3, 4))
+    assert view.followers_with(0) == []  # no follower has fetched yet
+    fetch(view, 2, 8, end=10)
+    fetch(view, 3, 10, end=10, start=5)
+    fetch(view, 4, 10, end=10)  # not in sync
+    readable = {
+        offset: [broker_id for broker_id, _ in view.followers_with(offset)] for offset in (0, 4, 5, 8, 9, 10, 11)
+    }
+    assert readable == {0: [2], 4: [2], 5: [2, 3], 8: [2, 3], 9: [3], 10: [3], 11: []}

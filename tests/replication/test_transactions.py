@@ -8,13 +8,22 @@ from contextlib import AsyncExitStack
 import pytest
 import trio
 
+from kbroker.client.address import Address
+from kbroker.client.cluster import open_cluster
+from kbroker.client.transactions import (
+    ListedTransaction,
+    abort_transaction,
+    describe_transaction,
+    list_transactions,
+)
+from kbroker.errors import UserError
 from kbroker.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import write_txn_markers
 from kbroker.transaction.records import Transaction
 from kbroker.transaction.states import TransactionState
 from tests.broker.transactions import TransactionalProducer, committed_offset, end_offset, read_committed
-from tests.broker.wire import Client
+from tests.broker.wire import Client, records_of
 from tests.replication.cluster import Cluster, eventually
 
 ALL = (1, 2, 3)
@@ -105,6 +114,69 @@ async def test_a_follower_that_becomes_leader_knows_aborted_and_open_transaction
     await pay.commit()
     await in_state(cluster, TransactionState.COMPLETE_COMMIT)
     assert await read_committed(clients[3], "orders") == [b"1", b"open", b"more"]
+
+
+@EITHER
+async def test_a_follower_serves_readers_of_committed_records(
+    cluster: Cluster, clients: dict[int, Client], version: int
+) -> None:
+    pay = await producer(clients, version)
+    for is_commit in (False, True):
+        await pay.send("orders", b"%d" % is_commit)
+        await pay.end(is_commit=is_commit)
+        await in_state(cluster, TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT)
+    await pay.send("orders", b"open")
+    await eventually(lambda: cluster.nodes[3].high_watermark == cluster.nodes[2].end == 5)
+    for follower in (clients[1], clients[3]):
+        answer = await follower.fetch("orders", 0, isolation_level=1)
+        assert (answer.high_watermark, answer.last_stable_offset) == (5, 4)
+        assert [(aborted.producer_id, aborted.first_offset) for aborted in answer.aborted_transactions] == [
+            (pay.producer_id, 0)
+        ]
+        assert await read_committed(follower, "orders") == [b"1"]
+
+    async def wait_for_commit() -> None:
+        answer = await clients[3].fetch("orders", 4, isolation_level=1, max_wait_ms=28_000)
+        assert records_of(answer)[0].value == b"open"
+
+    with trio.fail_after(15):  # long before the timeout of the fetch
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_commit)
+            await eventually(lambda: bool(cluster.nodes[3].replica().fetch_waiters))
+            await pay.commit()
+    assert await read_committed(clients[3], "orders") == [b"1", b"open"]
+
+
+@pytest.mark.parametrize("broker_id", ALL)
+async def test_transactions_are_listed_described_and_aborted_through_any_broker(
+    cluster: Cluster, clients: dict[int, Client], broker_id: int
+) -> None:
+    pay = await producer(clients, 0, timeout_ms=50_000)
+    await pay.send("orders", b"a")
+    async with open_cluster([Address("127.0.0.1", cluster.nodes[broker_id].port)]) as admin:
+        assert await list_transactions(admin) == [ListedTransaction(ID, pay.producer_id, "Ongoing", 1)]
+        assert await list_transactions(admin, states=["Empty"]) == []
+        found = await describe_transaction(admin, ID)
+        assert (found.state, found.timeout_ms, found.partitions) == ("Ongoing", 50_000, {"orders": (0,)})
+        assert await abort_transaction(admin, ID)
+        assert (await describe_transaction(admin, ID)).state == "Empty"
+        assert not await abort_transaction(admin, ID)
+        with pytest.raises(UserError, match="'unknown' does not exist"):
+            await describe_transaction(admin, "unknown")
+    assert (await pay.end_once(is_commit=True)).error_code == ErrorCode.PRODUCER_FENCED
+    assert await read_committed(clients[2], "orders") == []
+
+
+async def test_a_broker_lists_and_describes_the_transactions_that_it_coordinates(
+    cluster: Cluster, clients: dict[int, Client]
+) -> None:
+    await producer(clients, 0)
+    for broker_id, client in clients.items():
+        listed = await client.ask("ListTransactions", 1)
+        assert [state.transactional_id for state in listed.transaction_states] == ([ID] if broker_id == 1 else [])
+        described = await client.ask("DescribeTransactions", 0, transactional_ids=[ID])
+        expected = ErrorCode.NONE if broker_id == 1 else ErrorCode.NOT_COORDINATOR
+        assert described.transaction_states[0].error_code == expected
 
 
 @EITHER

@@ -3,6 +3,8 @@
 Reads every partition. Responds if there are min_bytes or an error, or if max_wait_ms is 0. Otherwise it is delayed:
 each partition reports how many bytes have become visible, and the fetch reads again when enough are visible or at its
 timeout. A follower reads to the log end offset; its fetch offset is also its acknowledgement of all records before.
+A consumer of v11 or later may read from any replica, up to its high watermark; with a rack-aware selector the leader
+names the follower in the consumer's rack and returns no records (KIP-392).
 Hot path: no object for each record, one FileSlice for each partition.
 """
 
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
+    from kbroker.server.topics.preferred_replicas import PreferredReplicas
     from kbroker.server.wire.deadlines import Deadline
 
 __all__ = [
     "CONSUMER",
+    "FOLLOWERS_SINCE",
     "MANY_TARGETS",
     "READ_COMMITTED",
     "TOPIC_IDS_SINCE",
@@ -46,6 +50,7 @@ READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
 DEBUG_REPLICA: Final = -2
 ZSTD_SINCE: Final = 10
+FOLLOWERS_SINCE: Final = 11  # clients of this version may read from followers (KIP-392)
 TOPIC_IDS_SINCE: Final = 13
 MANY_TARGETS: Final = 5_000  # partitions of one fetch: they are read in slices
 _MAX_SESSION_CHANGES: Final = 20_000  # partitions that one request may add to a session: they are added in one turn
@@ -197,6 +202,7 @@ class _Fetch:
         "is_incremental",
         "missing",
         "partitions",
+        "preferred_replicas",
         "replica_id",
         "request",
         "session",
@@ -223,6 +229,10 @@ class _Fetch:
         self.partitions: list[Partition] = []
         self.deadline: Deadline | None = None
         self.replica_id = replica_id(request)
+        replicas = context.preferred_replicas
+        if replicas is not None and (self.replica_id >= 0 or not replicas.may_be_elsewhere(request.body.rack_id)):
+            replicas = None
+        self.preferred_replicas: PreferredReplicas | None = replicas
 
     def read(self) -> bool:
         """Reads every partition. Returns True if the response can be sent now."""
@@ -242,6 +252,7 @@ class _Fetch:
                 self.answers.append((target, answer))
                 self.size += len(answer.records)
                 is_final = is_final or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+                is_final = is_final or answer.preferred_read_replica >= 0
         except BaseException:
             self._release()
             raise
@@ -271,6 +282,7 @@ class _Fetch:
             self.answers.append((target, answer))
             self.size += len(answer.records)
             is_final = is_final or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+            is_final = is_final or answer.preferred_read_replica >= 0
             yield
         return is_final or self.size >= body.min_bytes
 
@@ -391,7 +403,7 @@ class _Fetch:
         table = self.context.partitions
         for target, answer in self.answers:
             name = target.topic if isinstance(target.topic, str) else table.topic_name(target.topic)
-            if answer.records and name is not None and (partition := table.get(name, target.index)) is not None:
+            if answer.records and name is not None and (partition := table.replica(name, target.index)) is not None:
                 partition.fetched_bytes -= len(answer.records)
 
     def _by_topic(self, answers: Iterable[tuple[FetchTarget, Any]]) -> list[Any]:
@@ -417,8 +429,11 @@ class _Fetch:
         if not authorizer.allows_all and not self._is_allowed(name):
             return _failure(target.index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         partition = context.partitions.get(name, target.index)
+        if partition is None and self.replica_id < 0 and self.request.version >= FOLLOWERS_SINCE:
+            partition = context.partitions.follower(name, target.index)
         if partition is None:
-            return _failure(target.index, absence(context, name, target.index))
+            epoch = target.current_leader_epoch
+            return _failure(target.index, absence(context, name, target.index, leader_epoch=epoch))
         self.partitions.append(partition)
         try:
             return self._read_partition(partition, target, max_bytes)
@@ -449,6 +464,8 @@ class _Fetch:
             aborted_transactions=_no_aborts(request),
         )
         offset = target.fetch_offset
+        if self.preferred_replicas is not None and self._is_elsewhere(partition, offset, answer):
+            return answer
         if target.last_fetched_epoch >= 0:
             # Checked before the range: a client beyond the end of a truncated log needs the point of divergence.
             epoch, end_offset = partition.end_offset_for_epoch(target.last_fetched_epoch)
@@ -489,6 +506,19 @@ class _Fetch:
         if self.replica_id >= 0 and partition.leadership is not None:
             partition.leadership.on_sent(len(answer.records))
         return answer
+
+    def _is_elsewhere(self, partition: Partition, offset: int, answer: Any) -> bool:
+        """Whether the client should read from a follower in its rack. Then the answer names it and has no records."""
+        assert self.preferred_replicas is not None
+        request = self.request
+        broker_id = self.preferred_replicas.find(
+            partition, offset, rack_id=request.body.rack_id, listener_name=request.listener_name
+        )
+        if broker_id is None:
+            return False
+        answer.preferred_read_replica = broker_id
+        answer.aborted_transactions = None
+        return True
 
     def _record_follower(self, partition: Partition, target: FetchTarget) -> ErrorCode:
         """Records that the follower has all offsets before its fetch offset. Returns an error if it is no replica."""

@@ -85,6 +85,7 @@ class FetchTarget:
         """Whether the response must include this partition. Remembers the offsets that are sent."""
         is_changed = self.is_news(answer.high_watermark, answer.log_start_offset)
         is_changed = is_changed or bool(answer.records) or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+        is_changed = is_changed or answer.preferred_read_replica >= 0
         if answer.error_code:
             # The next fetch must include this partition again, even if its high watermark has not changed.
             self.seen_high_watermark = -1

@@ -137,6 +137,9 @@ class RepeatedFetches(RepeatedRequests):
         body, version = request.body, request.route.version
         if session.shapes_left <= 0 or version < _FIRST_VERSION:
             return
+        replicas = self.context.preferred_replicas
+        if replicas is not None and replicas.may_be_elsewhere(body.rack_id):
+            return  # the handler selects a replica for each request
         if (
             body.session_id == 0
             and body.session_epoch == FINAL_EPOCH
@@ -169,6 +172,8 @@ class RepeatedFetches(RepeatedRequests):
         table = self.context.partitions
         name = table.topic_name(topic.topic_id) if version >= fetch.TOPIC_IDS_SINCE else topic.topic
         partition = None if name is None else table.get(name, asked.partition)
+        if partition is None and name is not None and version >= fetch.FOLLOWERS_SINCE:
+            partition = table.follower(name, asked.partition)
         if (
             partition is None
             or asked.last_fetched_epoch >= 0

@@ -286,8 +286,8 @@ class _Read:
 
     def add(self, index: int, leader_epoch: int, offset: int, max_bytes: int) -> bool:
         """Reads a partition. Returns False if the handler must answer with an error or list aborted transactions."""
-        layout = self._layout
-        partition = None if self._name is None else self._context.partitions.get(self._name, index)
+        layout, table, name = self._layout, self._context.partitions, self._name
+        partition = None if name is None else table.get(name, index) or table.follower(name, index)
         if partition is None or 0 <= leader_epoch != partition.leader_epoch:
             return False
         log = partition.opened_log
