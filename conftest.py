@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from compat_tests.scenarios.spark_kafka import SHORT_LIVED_JVM
 from tools.jars import MavenMissing, fetch_jars
 
 # The fixtures of the sources: the entry point would import kbroker from the environment, which may hold compiled code.
@@ -17,6 +19,9 @@ pytest_plugins = ["kbroker.testing.pytest_plugin", "tools.random_order"]
 # Programs that tests start run the sources too. A run over the compiled code has a PYTHONPATH with both.
 if os.environ.get("KBROKER_COMPILED") != "1":
     os.environ["PYTHONPATH"] = os.path.dirname(__file__)
+
+# Versions that Spark itself brings: older ones in spark.jars would be loaded beside them.
+NOT_FOR_SPARK = ("hadoop-client", "scala-library", "scala-parallel", "slf4j-api", "snappy-java", "lz4-java", "jsr305")
 
 JVM_FIXTURES = frozenset({"java", "apache_kafka", "judge_classpath", "judge39_classpath"})
 
@@ -109,3 +114,39 @@ def spark_connector_jars(java: str) -> list[Path]:
 def table_jars(java: str) -> list[Path]:
     """Delta Lake, Iceberg and Avro for Spark, to be put beside `spark_connector_jars`."""
     return list(jars_or_skip("tables").values())
+
+
+@pytest.fixture(scope="session")
+def spark_jars(spark_connector_jars: list[Path], table_jars: list[Path]) -> list[str]:
+    """Jars for `spark.jars`: the connector, Delta, Iceberg and Avro, without what pyspark brings."""
+    pytest.importorskip("pyspark", reason="needs pyspark")
+    return [str(jar) for jar in [*spark_connector_jars, *table_jars] if not jar.name.startswith(NOT_FOR_SPARK)]
+
+
+@pytest.fixture(scope="session")
+def spark_conf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Confs of a small Spark on loopback that leaves nothing behind."""
+    directory = tmp_path_factory.mktemp("spark")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+        "spark.driver.extraJavaOptions": f"{SHORT_LIVED_JVM} -Dderby.system.home={directory}",
+    }
+
+
+@pytest.fixture(scope="session")
+def shared_spark(spark_jars: list[str], spark_conf: Mapping[str, str]) -> Iterator[Any]:
+    """A session `local[2]` with tables. A process has one Spark: other sessions are made of it by `newSession`."""
+    from kbroker.pipeline.session import open_session
+
+    session = open_session(
+        "kbroker tests", master="local[2]", jars=spark_jars, formats=("delta", "iceberg"), conf=spark_conf
+    )
+    yield session
+    session.stop()

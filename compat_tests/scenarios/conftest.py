@@ -20,7 +20,7 @@ from kafka import KafkaAdminClient
 
 from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.groups import DEADLINE_S
-from compat_tests.scenarios.spark_kafka import SparkKafka, start_spark
+from compat_tests.scenarios.spark_kafka import SESSION_SETTINGS, SparkKafka
 from compat_tests.tool_server import ToolServer, running_tool_server
 
 confluent: Any = confluent_admin
@@ -69,17 +69,12 @@ def tool_server(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def spark_session(
-    spark_connector_jars: list[Path], table_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
-    """Runs one Spark for all scenarios: its start takes longer than most of them.
-
-    Its JVM also serves tests/pipeline in the same worker, which use the jars of tables.
-    """
-    pytest.importorskip("pyspark.sql", reason="needs pyspark")
-    session = start_spark([*spark_connector_jars, *table_jars], tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
+def spark_session(shared_spark: Any) -> Any:
+    """A session of its own for the scenarios, in the Spark of this process, which takes long to start."""
+    session = shared_spark.newSession()
+    for name, value in SESSION_SETTINGS.items():
+        session.conf.set(name, value)
+    return session
 
 
 @pytest.fixture

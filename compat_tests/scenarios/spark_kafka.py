@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 from compat_tests.scenarios.groups import DEADLINE_S
 
 __all__ = [
+    "SESSION_SETTINGS",
     "SHORT_LIVED_JVM",
     "SparkKafka",
     "add_partitions",
@@ -29,6 +30,12 @@ SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 Options = Mapping[str, object]
 
+SESSION_SETTINGS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+
 
 def start_spark(jars: Iterable[str | Path], directory: Path, more: Mapping[str, str] | None = None) -> Any:
     """Returns a local Spark session with the Kafka connector, whose files are below `directory`. `more`: confs."""
@@ -43,10 +50,8 @@ def start_spark(jars: Iterable[str | Path], directory: Path, more: Mapping[str, 
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
-        "spark.sql.shuffle.partitions": "1",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        **SESSION_SETTINGS,
         "spark.local.dir": str(directory / "local"),
         "spark.log.level": "OFF",
         **(more or {}),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.broker.child import ChildBroker, spawn
@@ -74,7 +75,11 @@ class RunningCluster:
         seen: list[Any] = []
         with trio.move_on_after(TIMEOUT_SECONDS):
             while True:
-                seen = [await self.seen_by(broker_id) for broker_id in self.alive]
+                try:
+                    seen = [await self.seen_by(broker_id) for broker_id in self.alive]
+                except KafkaException:  # a broker that is still starting
+                    await trio.sleep(0.1)
+                    continue
                 if all(view == seen[0] for view in seen) and condition(*seen[0]):
                     return seen[0]
         pytest.fail(f"they do not agree: {seen}")

@@ -34,6 +34,11 @@ NOT_RUN = {
     "kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092",  # on every interface
     "kbroker topics copy orders orders --to staging.example.com:9092 --since 1h",  # to another machine
     "kbroker transactions abort-hanging orders --partition 0 --start-offset 1234",  # tests/cli/test_transactions.py
+    *(  # tests/cluster/test_growth.py: they need several brokers
+        call
+        for call in EXAMPLES
+        if call.startswith(("kbroker cluster drain", "kbroker cluster replace", "kbroker topics replicas"))
+    ),
     *(call for call in EXAMPLES if call.startswith("kbroker pipeline") and " validate " not in call),  # tests/pipeline
 }
 SERVING = [call for call in EXAMPLES if call.startswith("kbroker serve") and call not in NOT_RUN]

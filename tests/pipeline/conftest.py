@@ -1,23 +1,18 @@
-"""One Spark session for all tests of a process, with the jars of `.cache/jars`, and a broker for each test."""
+"""One Spark session for all tests of a process, and a broker for each test."""
 
 from __future__ import annotations
 
 import gc
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compat_tests.scenarios.spark_kafka import SHORT_LIVED_JVM
 from kbroker.testing import Broker
 from tests.cluster.conftest import three, zookeeper
 
 __all__ = ["three", "zookeeper"]
-
-# Versions that Spark itself brings: older ones in spark.jars would be loaded beside them.
-NOT_FOR_SPARK = ("hadoop-client", "scala-library", "scala-parallel", "slf4j-api", "snappy-java", "lz4-java", "jsr305")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,44 +34,9 @@ def collected_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark_jars(spark_connector_jars: list[Path], table_jars: list[Path]) -> list[str]:
-    """Jars for `spark.jars`: the connector, Delta, Iceberg and Avro, without what pyspark brings."""
-    pytest.importorskip("pyspark", reason="needs pyspark")
-    return [str(jar) for jar in [*spark_connector_jars, *table_jars] if not jar.name.startswith(NOT_FOR_SPARK)]
-
-
-@pytest.fixture(scope="session")
-def spark_conf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Confs of a small Spark on loopback that leaves nothing behind."""
-    directory = tmp_path_factory.mktemp("spark")
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.local.dir": str(directory / "local"),
-        "spark.driver.extraJavaOptions": f"{SHORT_LIVED_JVM} -Dderby.system.home={directory}",
-    }
-
-
-@pytest.fixture(scope="session")
-def spark(spark_jars: list[str], spark_conf: Mapping[str, str]) -> Iterator[Any]:
-    """A session `local[2]` that all tests of this process share: give queries and views names of their own."""
-    from pyspark.sql import SparkSession
-
-    from kbroker.pipeline.session import open_session
-
-    other = SparkSession.getActiveSession()
-    if other is not None:
-        other.stop()  # of the scenarios in compat_tests, which this worker has run before: it lacks Delta and Iceberg
-    session = open_session(
-        "kbroker tests", master="local[2]", jars=spark_jars, formats=("delta", "iceberg"), conf=spark_conf
-    )
-    yield session
-    session.stop()
+def spark(shared_spark: Any) -> Any:
+    """The session that all tests of this process share: give queries and views names of their own."""
+    return shared_spark
 
 
 @pytest.fixture
