@@ -78,7 +78,6 @@ class RunningCluster:
                 try:
                     seen = [await self.seen_by(broker_id) for broker_id in self.alive]
                 except KafkaException:  # a broker that is still starting
-                    await trio.sleep(0.1)
                     continue
                 if all(view == seen[0] for view in seen) and condition(*seen[0]):
                     return seen[0]

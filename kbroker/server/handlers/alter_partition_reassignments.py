@@ -27,8 +27,7 @@ async def handle(context: Context, request: Request) -> Any:
     if not allows_cluster(context, request, AclOperation.ALTER):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     body, clock = request.body, context.clock
-    wanted: dict[tuple[str, int], list[int] | None] = {}
-    await run_in_slices(clock, _read(body, wanted))
+    wanted = await run_in_slices(clock, _wanted(body))
     outcomes = await context.controller.reassign(wanted, may_change_factor=body.allow_replication_factor_change)
     return messages.RESPONSE(
         allow_replication_factor_change=body.allow_replication_factor_change,
@@ -37,12 +36,14 @@ async def handle(context: Context, request: Request) -> Any:
     )
 
 
-def _read(body: Any, wanted: dict[tuple[str, int], list[int] | None]) -> Generator[None, None, None]:
+def _wanted(body: Any) -> Generator[None, None, dict[tuple[str, int], list[int] | None]]:
+    wanted = {}
     for topic in body.topics:
         for partition in topic.partitions:
             wanted[topic.name, partition.partition_index] = partition.replicas
             yield
         yield
+    return wanted
 
 
 def _results(body: Any, outcomes: Mapping[tuple[str, int], Refusal | None]) -> Generator[None, None, list[Any]]:
