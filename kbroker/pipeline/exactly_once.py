@@ -64,8 +64,10 @@ class ExactlyOnceSink:
         speculates = df.sparkSession.conf.get("spark.speculation", "false") == "true"
 
         def run_tasks(plan: TaskPlan) -> list[TaskResult]:
-            ready = records.localCheckpoint() if has_shuffle(records) else records
-            return [_read_result(row) for row in ready.mapInArrow(task_of(plan), _RESULT).collect()]
+            job = records.mapInArrow(task_of(plan), _RESULT)
+            if has_shuffle(job):  # asked of the job itself, which is then planned once
+                job = records.localCheckpoint().mapInArrow(task_of(plan), _RESULT)
+            return [_read_result(row) for row in job.collect()]
 
         self._committer.write(batch_id, run_tasks, may_speculate=speculates)
 

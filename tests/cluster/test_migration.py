@@ -46,6 +46,7 @@ UPDATES = 200  # in each step
 ALONE_RECORDS = 50
 EARLIER_OFFSET = 7
 CLEANER_BACKOFF_MS = 200
+ELECTION_SECONDS = 5.0
 
 Step = Callable[[int], Awaitable[object]]
 
@@ -105,9 +106,20 @@ class Migration:
         )
 
     async def elect_preferred(self) -> None:
+        """Asks for the election until it is answered: Apache Kafka waits until its own metadata shows the leaders."""
+        with trio.move_on_after(TIMEOUT_SECONDS):
+            while not await trio.to_thread.run_sync(self._is_election_answered):
+                pass
+            return
+        pytest.fail(f"no broker answered the election: {self.cluster.log()}")
+
+    def _is_election_answered(self) -> bool:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
-        future = admin.elect_leaders(ElectionType.PREFERRED, None)
-        await trio.to_thread.run_sync(lambda: future.result(TIMEOUT_SECONDS))
+        try:
+            admin.elect_leaders(ElectionType.PREFERRED, None, request_timeout=ELECTION_SECONDS).result()
+        except KafkaException:
+            return False
+        return True
 
     async def create(self, topic: str, replicas: list[list[int]], config: dict[str, str]) -> None:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})

@@ -87,7 +87,7 @@ class BatchFilter:
 
     def _keep_data(self, batch: memoryview, header: BatchHeader) -> Kept | None:
         count = header.record_count
-        if not count:
+        if not count or self._has_no_newest(header):
             return self._empty(header)
         data = decompress(header.codec, batch[HEADER_SIZE:])
         offset_map, tick = self._map, self._tick
@@ -145,6 +145,12 @@ class BatchFilter:
         # The bytes of records stay: the header keeps the base of their offsets and timestamps.
         new = header._replace(record_count=len(offsets), max_timestamp=max_timestamp)
         return pack_batch(new, compress(header.codec, b"".join(pieces))), header.last_offset, max_timestamp
+
+    def _has_no_newest(self, header: BatchHeader) -> bool:
+        """Whether every record of the batch has a newer one, or no key: all were mapped, and none is flagged."""
+        start = header.base_offset - self._first_mapped
+        end = header.last_offset + 1 - self._first_mapped
+        return start >= 0 and end <= len(self._is_newest) and self._is_newest.find(1, start, end) < 0
 
     def _with_horizon(self, batch: memoryview, header: BatchHeader, offsets: frozenset[int] | None) -> Kept:
         """Sets the delete horizon and keeps the given offsets (None: all).

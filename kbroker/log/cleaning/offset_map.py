@@ -13,10 +13,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from hashlib import blake2s
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from kbroker.protocol.record_batch import BatchHeader
 from kbroker.protocol.record_walk import RecordCursor
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 __all__ = ["BYTES_PER_KEY", "RECORDS_BETWEEN_TICKS", "OffsetMap", "map_keys"]
 
@@ -87,6 +90,16 @@ class OffsetMap:
             shard[key] = offset
             if len(shard) > before:
                 self._count_key()
+
+    def put_all(self, keys: list[bytes], first_offset: int) -> bool:
+        """Sets the offsets of keys of consecutive records. Returns False, without any of them, if `put` must do it."""
+        shard = self._shards[0]
+        count = len(keys)
+        if self._shard_mask or self._is_compact or shard is None or self.size + count >= self._max_in_dicts:
+            return False
+        shard.update(zip(keys, range(first_offset, first_offset + count), strict=True))
+        self.size = len(shard)
+        return True
 
     def _count_key(self) -> None:
         self.size += 1
@@ -183,6 +196,10 @@ def map_keys(offset_map: OffsetMap, records: bytes, header: BatchHeader, start: 
     """
     base_offset, last_offset_delta = header.base_offset, header.last_offset_delta
     capacity = offset_map.capacity
+    if base_offset >= start and offset_map.size + header.record_count <= capacity:
+        keys = _keys_of_consecutive(records, header.record_count, tick)
+        if keys is not None and offset_map.put_all(keys, base_offset):
+            return True
     cursor = RecordCursor(records)
     for number in range(header.record_count):
         if not number & RECORDS_BETWEEN_TICKS:
@@ -197,3 +214,20 @@ def map_keys(offset_map: OffsetMap, records: bytes, header: BatchHeader, start: 
                 offset_map.put(key, offset)
     cursor.check_end()
     return True
+
+
+def _keys_of_consecutive(records: bytes, count: int, tick: Callable[[], None]) -> list[bytes] | None:
+    """Returns the keys if the offset deltas are 0, 1, 2 and so on, and each record has a key that is not long."""
+    keys: list[bytes] = []
+    cursor = RecordCursor(records)
+    number: i64
+    for number in range(count):
+        if not number & RECORDS_BETWEEN_TICKS:
+            tick()
+        cursor.advance()
+        size: i64 = cursor.key_end - cursor.key_start
+        if cursor.offset_delta != number or cursor.key_end < 0 or size > _MAX_PLAIN_KEY:
+            return None
+        keys.append(records[cursor.key_start : cursor.key_end])
+    cursor.check_end()
+    return keys

@@ -12,6 +12,8 @@ from kbroker.thread_pace import ThreadPace
 __all__ = ["CleanerPace", "IoThrottle"]
 
 _MAX_PAUSE_SECONDS: Final = 0.3
+_SECONDS_BETWEEN_REPORTS: Final = 0.01
+_MAX_BYTES_BETWEEN_REPORTS: Final = 8 << 20
 
 
 class IoThrottle:
@@ -37,6 +39,10 @@ class IoThrottle:
         rate = max(self._bytes_per_second(), 1.0)
         return self._window_start + self._window_bytes / rate - self._monotonic()
 
+    def bytes_between_reports(self) -> int:
+        """Returns how much may be read and written before it is counted: few bytes at a low rate."""
+        return int(min(self._bytes_per_second() * _SECONDS_BETWEEN_REPORTS, _MAX_BYTES_BETWEEN_REPORTS))
+
 
 class CleanerPace:
     def __init__(self, clock: Clock, throttle: IoThrottle) -> None:
@@ -44,6 +50,7 @@ class CleanerPace:
         self._throttle = throttle
         self.stop = self._pace.stop
         self.tick = self._pace.tick
+        self.bytes_between_reports = throttle.bytes_between_reports
 
     def took(self, size: int) -> None:
         self._throttle.add(size)

@@ -1,8 +1,8 @@
 """Process that compacts logs beside the broker, so that the event loop does not wait for the interpreter.
 
     broker -> process   a CompactionPlan; then the name of a method of Compaction and its arguments
-    process -> broker   ("took", bytes) after each read or write, answered with a byte; then ("done", result, figures)
-                        or ("failed", failure)
+    process -> broker   ("took", bytes) after some reads and writes, answered with the number of bytes until the next
+                        report; then ("done", result, figures) or ("failed", failure)
 
 Messages are pickled, with their length in front, over stdin and stdout. The process only writes `.cleaned` files: the
 broker renames them. It ends as soon as stdin does, so it never outlives the broker. Never imports trio.
@@ -30,7 +30,7 @@ from kbroker.protocol.record_batch import InvalidBatch
 __all__ = ["Failure", "Figures", "main", "receive", "send"]
 
 _LENGTH: Final = struct.Struct(">Q")
-_NICENESS: Final = 10  # the broker and its clients get the core first
+_NICENESS: Final = 19  # the broker and its clients get the core first
 
 
 class Figures(NamedTuple):
@@ -69,18 +69,27 @@ def receive(stream: IO[bytes]) -> Any:
 
 
 class _ReportedPace:
-    """Reports each read and write, and goes on when the broker has answered: the broker limits the rate."""
+    """Reports reads and writes, and goes on when the broker has answered: the broker limits the rate."""
 
     def __init__(self, messages: queue.SimpleQueue[Any], out: IO[bytes]) -> None:
         self._messages = messages
         self._out = out
+        self._unreported_bytes = 0
+        self._bytes_between_reports = 0
 
     def tick(self) -> None:
         pass  # no event loop waits for this interpreter
 
     def took(self, size: int) -> None:
-        send(self._out, ("took", size))
-        self._messages.get()
+        self._unreported_bytes += size
+        if self._unreported_bytes >= self._bytes_between_reports:
+            self.report()
+
+    def report(self) -> None:
+        if self._unreported_bytes:
+            send(self._out, ("took", self._unreported_bytes))
+            self._unreported_bytes = 0
+            self._bytes_between_reports = self._messages.get()
 
 
 def main() -> None:
@@ -100,6 +109,7 @@ def main() -> None:
                 assert compaction is not None
                 try:
                     result = getattr(compaction, method)(*arguments)
+                    pace.report()
                     send(out, ("done", result, Figures(compaction.written_bytes, compaction.map_use)))
                 except Exception as error:
                     send(out, ("failed", _failure(error)))

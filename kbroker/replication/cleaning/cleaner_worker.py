@@ -27,6 +27,8 @@ __all__ = ["CleanerWorker", "CompactionRound", "ProcessLost"]
 logger = logging.getLogger(__name__)
 
 MIN_PROCESS_BYTES: Final = 8 << 20
+IDLE_SECONDS: Final = 60.0
+"""Time after which a process without work ends: a busy topic is due again after a few seconds."""
 _PROGRAM: Final = "from kbroker.replication.cleaning.cleaner_process import main; main()"
 
 
@@ -50,9 +52,11 @@ class CleanerWorker:
     """Used by one task. `stop` and `end_process` are called on the event loop."""
 
     def __init__(self, clock: Clock, throttle: IoThrottle, *, min_process_bytes: int = MIN_PROCESS_BYTES) -> None:
+        self._clock = clock
         self._pace = CleanerPace(clock, throttle)
         self._min_process_bytes = min_process_bytes
         self._process: _CleanerProcess | None = None
+        self._last_used = 0.0
         self._is_stopped = False
 
     def begin(self, plan: CompactionPlan) -> CompactionRound:
@@ -68,6 +72,7 @@ class CleanerWorker:
                 return Compaction(plan, self._pace)
             if self._is_stopped:
                 raise self.lost()
+        self._last_used = self._clock.monotonic()
         return _RemoteRound(self, self._process, self._pace, plan)
 
     def stop(self) -> None:
@@ -77,8 +82,13 @@ class CleanerWorker:
         if self._process is not None:
             self._process.kill()
 
+    def end_idle_process(self) -> None:
+        """Ends the process if it had no work for a while. Blocks for a moment."""
+        if self._clock.monotonic() - self._last_used >= IDLE_SECONDS:
+            self.end_process()
+
     def end_process(self) -> None:
-        """Ends the process, if there is one: no log is due, or the cleaner stops. Blocks for a moment."""
+        """Ends the process, if there is one. Blocks for a moment."""
         process, self._process = self._process, None
         if process is not None:
             process.reap()
@@ -157,7 +167,7 @@ class _RemoteRound:
             send(process.stdin, (method, arguments))
             while (message := receive(process.stdout))[0] == "took":
                 self._pace.took(message[1])
-                send(process.stdin, None)
+                send(process.stdin, self._pace.bytes_between_reports())
         except (EOFError, OSError, ValueError):
             raise self._worker.lost() from None
         if message[0] == "failed":

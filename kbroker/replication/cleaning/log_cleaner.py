@@ -100,7 +100,7 @@ class LogCleaner:
         while number < self._config.log_cleaner_threads:
             is_due = self._is_due  # before the look: a change during it must not be missed
             if not await self.clean_dirtiest(worker):
-                await in_thread(worker.end_process)
+                await in_thread(worker.end_idle_process)
                 await self._back_off(is_due)
         await in_thread(worker.end_process)
         del self._workers[number]

@@ -7,7 +7,9 @@ from sys import getsizeof
 import hypothesis.strategies as st
 from hypothesis import given
 
-from kbroker.log.cleaning.offset_map import BYTES_PER_KEY, OffsetMap
+from kbroker.log.cleaning.offset_map import BYTES_PER_KEY, OffsetMap, map_keys
+from kbroker.protocol.record_batch import HEADER_SIZE, read_header
+from kbroker.protocol.records import Record, build_batch
 
 # Keys with equal parts: a search must not match the end of one entry and the beginning of the next.
 ALIKE = st.integers(0, 20).map(bytes) | st.text("\0\x01\x0f", max_size=18).map(str.encode) | st.binary(max_size=50)
@@ -55,3 +57,28 @@ def test_keys_stay_in_dicts_while_the_memory_is_enough() -> None:
         offset_map.put(b"%d" % number, number)
     assert [offset_map.get(b"%d" % number) for number in range(1000)] == list(range(1000))
     assert offset_map._digests == [None] * len(offset_map._digests)
+
+
+@given(
+    st.lists(st.lists(st.none() | ALIKE, min_size=1, max_size=5), max_size=8),
+    st.sampled_from([1, 2]),
+    st.integers(0, 10),
+    st.sampled_from([1, 5, 100]),
+)
+def test_a_process_of_its_own_maps_whole_batches_to_the_same_result(
+    batches: list[list[bytes | None]], step: int, start: int, capacity: int
+) -> None:
+    maps = [OffsetMap(capacity, 100_000, is_alone=is_alone) for is_alone in (False, True)]
+    base_offset = 0
+    for keys in batches:
+        records = [Record(base_offset + step * number, 0, key, None, ()) for number, key in enumerate(keys)]
+        batch = bytes(build_batch(records, base_offset=base_offset))
+        header = read_header(batch)
+        fits, also_fits = (map_keys(each, batch[HEADER_SIZE:], header, start, lambda: None) for each in maps)
+        assert fits == also_fits
+        if not fits:
+            break
+        base_offset = header.last_offset + 1
+    assert maps[0].size == maps[1].size
+    for key in {key for keys in batches for key in keys if key is not None}:
+        assert maps[0].get(key) == maps[1].get(key)

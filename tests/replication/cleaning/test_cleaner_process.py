@@ -17,7 +17,8 @@ from kbroker.log.log_compaction import cleanable_of, plan_compaction, replace_se
 from kbroker.log.open_log import OpenLog
 from kbroker.protocol.record_batch import InvalidBatch
 from kbroker.replication.cleaning.cleaner_pace import IoThrottle
-from kbroker.replication.cleaning.cleaner_worker import CleanerWorker, ProcessLost
+from kbroker.replication.cleaning.cleaner_worker import IDLE_SECONDS, CleanerWorker, ProcessLost
+from kbroker.testing.broker_clock import BrokerClock
 from kbroker.thread_pace import ThreadStopped
 from tests.log.batches import NOW, append, make_marker, open_log
 from tests.log.compacting import SMALL, compact, keyed_batch, pairs_of, seal, segments_of
@@ -116,7 +117,25 @@ def test_a_stop_ends_the_process_and_the_round(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_process_reports_what_it_reads_and_writes_to_the_throttle_of_all_workers(tmp_path: Path) -> None:
+async def test_a_process_without_work_ends_after_a_minute(tmp_path: Path) -> None:
+    log = filled(tmp_path / "t-0")
+    clock = BrokerClock()
+    worker = CleanerWorker(clock, IoThrottle(clock, lambda: 1e308), min_process_bytes=0)
+    worker.begin(plan_of(log)).build_map()
+    await clock.advance(int(IDLE_SECONDS * 1000) - 30_000)
+    worker.end_idle_process()
+    process = worker._process
+    assert process is not None
+    await clock.advance(30_000)
+    worker.end_idle_process()
+    assert process._process.returncode is not None
+    log.close()
+
+
+@pytest.mark.parametrize("bytes_per_second", [1e308, 100_000.0])
+def test_a_process_reports_what_it_reads_and_writes_to_the_throttle_of_all_workers(
+    tmp_path: Path, bytes_per_second: float
+) -> None:
     log = filled(tmp_path / "t-0")
     plan = plan_of(log)
     seen: list[int] = []
@@ -126,9 +145,10 @@ def test_a_process_reports_what_it_reads_and_writes_to_the_throttle_of_all_worke
             seen.append(size)
 
     clock = SystemClock()
-    worker = CleanerWorker(clock, CountingThrottle(clock, lambda: 1e308), min_process_bytes=0)
+    worker = CleanerWorker(clock, CountingThrottle(clock, lambda: bytes_per_second), min_process_bytes=0)
     compaction = worker.begin(plan)
     compaction.build_map()
+    assert max(seen) <= max(bytes_per_second / 50, max(source.size for source in plan.sources))
     assert sum(seen) == sum(source.size for source in plan.sources)
     seen.clear()
     (group, *_) = compaction.groups()
