@@ -266,14 +266,14 @@ def _damaged(path: str, position: int, problem: Exception) -> UserError:
 def read_segment(task: SegmentTask, *, has_headers: bool = False, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Any]:
     """Yields Arrow batches of the records of a task. Checks the CRC of each batch that it decodes."""
     with _open(task.path) as file:
-        file.seek(task.start)
-        position, rest = task.start, b""
+        position, wanted = task.start, chunk_bytes
         while position < task.end:
-            wanted = max(chunk_bytes, _size_of_first(rest))
-            chunk = rest + file.read(min(wanted - len(rest), task.end - position - len(rest)))
-            if len(chunk) == len(rest):
-                raise _damaged(task.path, position, EOFError("the file ends within a batch"))
+            # From the first incomplete batch on: joining its begin to the rest would copy the whole chunk.
+            chunk = os.pread(file.fileno(), min(wanted, task.end - position), position)
             used, batches = _select(task, chunk, position)
+            if not used and len(chunk) < wanted:
+                raise _damaged(task.path, position, EOFError("the file ends within a batch"))
+            wanted = chunk_bytes if used else _size_of_first(chunk)
             for group in _groups(batches):
                 try:
                     records = decode_batches(chunk, group)
@@ -285,11 +285,10 @@ def read_segment(task: SegmentTask, *, has_headers: bool = False, chunk_bytes: i
                 if len(records.offsets):
                     yield to_arrow(records, task.topic, task.partition, has_headers=has_headers)
             position += used
-            rest = chunk[used:]
 
 
-def _size_of_first(rest: bytes) -> int:
-    return read_header(rest).size if len(rest) >= HEADER_SIZE else HEADER_SIZE
+def _size_of_first(chunk: bytes) -> int:
+    return read_header(chunk).size if len(chunk) >= HEADER_SIZE else HEADER_SIZE
 
 
 def _select(task: SegmentTask, chunk: bytes, position: int) -> tuple[int, list[tuple[int, BatchHeader]]]:
