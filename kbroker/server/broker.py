@@ -282,6 +282,7 @@ class _Broker:
             self._clock,
             context.quotas,
             bump,
+            context.thread_work,
             announce_failure=None if self._member is None else self._member.announce_failed_directory,
         )
 

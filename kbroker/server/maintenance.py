@@ -1,4 +1,5 @@
-"""Periodic work: retention, timed flushes, checkpoints, expired producers, deleted files, damaged logs, idle quotas.
+"""Periodic work: retention, timed flushes, checkpoints, expired producers, deleted files, damaged logs, idle quotas,
+freed memory.
 
 Work over many partitions is done in slices of about 2 ms, so that requests do not wait for it.
 """
@@ -19,7 +20,9 @@ from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.background_recovery import BumpLeaderEpochs, recover_unsound
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
+from kbroker.server.freed_memory import return_freed_memory
 from kbroker.server.quotas.request_quotas import Quotas
+from kbroker.server.requests.thread_work import ThreadWork
 from kbroker.time_slice import TimeSlice
 
 __all__ = ["Maintenance"]
@@ -39,12 +42,14 @@ class Maintenance:
         clock: Clock,
         quotas: Quotas,
         bump_leader_epochs: BumpLeaderEpochs,
+        thread_work: ThreadWork,
         *,
         announce_failure: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`announce_failure`: tells the controller that a data directory has failed; None on a single node."""
         self._announce_failure = announce_failure
         self._bump_leader_epochs = bump_leader_epochs
+        self._thread_work = thread_work
         self._quotas = quotas
         self._replicas = replicas
         self._flusher = flusher
@@ -76,6 +81,8 @@ class Maintenance:
             await self._purge_deleted()
             await self._remove_due()
             self._replicas.refused.expire(self._clock.now_ms())
+            if self._thread_work.pop_has_freed():
+                await trio.to_thread.run_sync(return_freed_memory)
 
     def _check_directories(self) -> None:
         """Raises UserError, which ends the broker as in Kafka, if all its data directories have failed."""

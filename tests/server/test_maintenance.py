@@ -11,6 +11,7 @@ import trio.testing
 from kbroker.errors import StorageFailure, UserError
 from kbroker.server.maintenance import Maintenance
 from kbroker.server.quotas.request_quotas import Quotas
+from kbroker.server.requests.thread_work import ThreadWork
 from kbroker.server.wire.deadlines import Deadlines
 from kbroker.testing.faulty_filesystem import FaultyFileSystem
 from tests.replication.moving import PATHS, Broker, HandClock, topic_of
@@ -34,7 +35,14 @@ async def maintain(failed_paths: Sequence[str]) -> int:
     clock = HandClock()
     quotas = Quotas(broker.config, clock, Deadlines())
     maintenance = Maintenance(
-        broker.replicas, broker.flusher, broker.config, clock, quotas, _no_bump, announce_failure=announce
+        broker.replicas,
+        broker.flusher,
+        broker.config,
+        clock,
+        quotas,
+        _no_bump,
+        ThreadWork(clock),
+        announce_failure=announce,
     )
     with trio.move_on_after(3.5):
         await maintenance.run()

@@ -31,6 +31,14 @@ class ThreadWork:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._limiter = trio.CapacityLimiter(MAX_THREADS)
+        self._has_freed = False
+
+    def pop_has_freed(self) -> bool:
+        """Whether threads have ended since the last call, and none works now: they have freed much memory."""
+        if not self._has_freed or self._limiter.borrowed_tokens:
+            return False
+        self._has_freed = False
+        return True
 
     async def run(self, work: Callable[..., T]) -> T:
         """Calls `work` in a thread and returns its result. `work` must call its argument `pause` every few 0.1 ms.
@@ -38,6 +46,7 @@ class ThreadWork:
         If the broker stops meanwhile, the thread is told to stop, and the caller is cancelled without waiting for it.
         """
         pace = ThreadPace(self._clock)
+        self._has_freed = True
         try:
             return await run_sync(partial(_call, work, pace), abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
