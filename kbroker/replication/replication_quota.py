@@ -31,10 +31,12 @@ class ReplicationQuota:
         self._window = RateWindow(
             config.replication_quota_window_num, config.replication_quota_window_size_seconds, may_burst=False
         )
+        self.total_bytes = 0
+        """Bytes of throttled replicas since the start."""
 
     def covers(self, partition: Partition) -> bool:
         """Whether this broker's replica of the partition is throttled."""
-        if self._bytes_per_second() is None:
+        if self.bytes_per_second() is None:
             return False
         listed: tuple[str, ...] = getattr(partition.config, self._replicas)
         own = f"{partition.index}:{self._broker_id}"
@@ -42,13 +44,15 @@ class ReplicationQuota:
 
     def excess_seconds(self) -> float:
         """Returns how long nothing may be sent or fetched; 0 if the rate is below its limit."""
-        limit = self._bytes_per_second()
+        limit = self.bytes_per_second()
         return 0.0 if limit is None else self._window.excess_ms(limit, self._clock.monotonic()) / 1000
 
     def record(self, size: int) -> None:
         self._window.record(size, self._clock.monotonic())
+        self.total_bytes += size
 
-    def _bytes_per_second(self) -> int | None:
+    def bytes_per_second(self) -> int | None:
+        """Returns the limit; None if there is none."""
         config = self._config
         text = config.dynamic_texts.get(self._rate) or config.dynamic_default_texts.get(self._rate)
         return max(int(text), 1) if text else None

@@ -145,6 +145,16 @@ FETCHER_BYTES = counter(
 FETCHER_REQUESTS = counter(
     "kafka_server_fetcherstats_requests_total", "Responses to fetches that a leader has sent.", "clientId"
 )
+THROTTLED_BYTES = counter(
+    "kbroker_replication_throttled_bytes_total",
+    "Bytes of throttled replicas that this broker has sent as leader or fetched as follower.",
+    "role",
+)
+THROTTLED_RATE = gauge(
+    "kbroker_replication_throttled_rate_bytes",
+    "Bytes per second that leader. and follower.replication.throttled.rate allow; absent without a throttle.",
+    "role",
+)
 OFFLINE_REPLICAS = gauge(
     "kafka_server_replicamanager_offlinereplicacount", "Replicas on this broker that could not be opened."
 )
@@ -253,7 +263,7 @@ METRICS: Final = (
     *(CONNECTIONS, MEMORY_USED, MEMORY_AVAILABLE, WAITING, FETCH_SESSIONS, PEER_ERRORS, BUGS),
     *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS),
     *(ISR_SHRINKS, ISR_EXPANDS, FAILED_ISR_UPDATES),
-    *(MAX_LAG, FAILED_PARTITIONS, FETCHER_LAG, FETCHER_BYTES, FETCHER_REQUESTS),
+    *(MAX_LAG, FAILED_PARTITIONS, FETCHER_LAG, FETCHER_BYTES, FETCHER_REQUESTS, THROTTLED_BYTES, THROTTLED_RATE),
     *(CONTROLLERS, ACTIVE_BROKERS, OFFLINE, PREFERRED_IMBALANCE, ELECTIONS, UNCLEAN_ELECTIONS),
     *(GLOBAL_TOPICS, GLOBAL_PARTITIONS),
     *(LOG_SIZE, LOG_END, LOG_START, LOG_SEGMENTS, UNPARSABLE),

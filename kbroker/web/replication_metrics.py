@@ -11,6 +11,7 @@ from kbroker.web.exposition import Samples
 
 if TYPE_CHECKING:
     from kbroker.replication.fetching.leader_fetcher import LeaderFetcher
+    from kbroker.replication.replication_quota import ReplicationQuota
 
 __all__ = ["read_replication"]
 
@@ -26,6 +27,10 @@ async def read_replication(samples: Samples, status: BrokerStatus, time_slice: T
         samples.add(table.ISR_SHRINKS, status.peers.isr_shrinks)
         samples.add(table.ISR_EXPANDS, status.peers.isr_expands)
         samples.add(table.FAILED_ISR_UPDATES, status.peers.failed_isr_updates)
+        if status.peers.leader_quota is not None:
+            _read_throttle(samples, status.peers.leader_quota, "leader")
+    if status.fetchers is not None:
+        _read_throttle(samples, status.fetchers.quota, "follower")
     fetchers = [] if status.fetchers is None else list(status.fetchers)
     max_lag = failed = 0
     for fetcher in fetchers:
@@ -33,6 +38,13 @@ async def read_replication(samples: Samples, status: BrokerStatus, time_slice: T
         failed += fetcher.failed_partitions
     samples.add(table.MAX_LAG, max_lag, _ALL_FETCHERS)
     samples.add(table.FAILED_PARTITIONS, failed, _ALL_FETCHERS)
+
+
+def _read_throttle(samples: Samples, quota: ReplicationQuota, role: str) -> None:
+    samples.add(table.THROTTLED_BYTES, quota.total_bytes, role)
+    limit = quota.bytes_per_second()
+    if limit is not None:
+        samples.add(table.THROTTLED_RATE, limit, role)
 
 
 async def _read_fetcher(samples: Samples, fetcher: LeaderFetcher, time_slice: TimeSlice) -> int:

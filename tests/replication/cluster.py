@@ -95,12 +95,12 @@ class Node:
         self.controller = Told(broker_id * 1_000_000)
         self._cluster = cluster
         self._path = path
-        self._config = BrokerConfig.from_properties(_PROPERTIES | properties)
+        self.config = BrokerConfig.from_properties(_PROPERTIES | properties)
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        clock, config = SystemClock(), self._config
+        clock, config = SystemClock(), self.config
         directory = DataDirectory.open(FileCache(OsFileSystem()), str(self._path), broker_id=self.id)
         self.flusher = flusher = Flusher(clock)
         self.peers = Peers(self.id, clock, config.replica_lag_time_max_ms, self._cluster)

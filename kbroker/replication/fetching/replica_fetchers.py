@@ -32,7 +32,7 @@ class ReplicaFetchers:
         self._config = config
         self._clock = clock
         self._broker_id = broker_id
-        self._quota = follower_quota(config, clock, broker_id)
+        self.quota = follower_quota(config, clock, broker_id)
         self._image = Image()
         self._leader_of: dict[tuple[str, int], int] = {}
         self._fetchers: dict[int, LeaderFetcher] = {}
@@ -81,7 +81,7 @@ class ReplicaFetchers:
                 self._flusher,
                 self._config,
                 self._clock,
-                self._quota,
+                self.quota,
                 broker_id=self._broker_id,
                 broker_epoch=self._broker_epoch,
                 address=self._address,

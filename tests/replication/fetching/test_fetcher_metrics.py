@@ -58,3 +58,17 @@ async def test_the_counters_of_a_leader_survive_the_end_of_its_fetcher(cluster: 
     (again,) = cluster.nodes[2].fetchers
     assert again is not fetcher
     assert again.stats.bytes >= fetched > 0
+
+
+async def test_a_throttle_shows_its_rate_and_the_bytes_of_throttled_replicas(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    follower = frozenset({("role", "follower")})
+    node = cluster.nodes[2]
+    before = await page_of(node)
+    assert before["kbroker_replication_throttled_bytes_total", follower] == 0
+    assert ("kbroker_replication_throttled_rate_bytes", follower) not in before
+    node.config.set_dynamic({"follower.replication.throttled.rate": "20000"}, {})
+    node.fetchers.quota.record(300)
+    seen = await page_of(node)
+    assert seen["kbroker_replication_throttled_bytes_total", follower] == 300
+    assert seen["kbroker_replication_throttled_rate_bytes", follower] == 20_000
