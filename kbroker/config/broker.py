@@ -89,6 +89,14 @@ class BrokerConfig(InactiveBrokerConfig):
         "Listener addresses that the broker publishes to clients, as NAME://HOST:PORT. If empty, the value of "
         "listeners is used.",
     )
+    authorizer_class_name = string(
+        "",
+        None,
+        "Authorizer of requests: kafka.security.authorizer.AclAuthorizer or "
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer, which are the same here. If empty, all requests are "
+        "allowed. super.users lists principals that may do everything, separated by ';', and "
+        "allow.everyone.if.no.acl.found opens resources that have no ACL.",
+    )
     auto_create_topics_enable = flag(
         True, "Whether a metadata request for a topic that does not exist creates the topic."
     )
@@ -563,7 +571,13 @@ _WITHOUT_EFFECT: Final = (
 """An entry that ends in a dot is a prefix of names."""
 
 
+# Read by the authorizer, see `authorizer.py`. In Kafka too they are not in the table.
+_AUTHORIZER_CONFIGS: Final = ("allow.everyone.if.no.acl.found", "super.users")
+
+
 def _warning(name: str) -> str | None:
+    if name in _AUTHORIZER_CONFIGS:
+        return None
     key = BROKER_CONFIGS.get(name)
     if key is not None and key.has_effect:
         return None

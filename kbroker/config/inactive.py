@@ -60,7 +60,6 @@ class InactiveBrokerConfig(ConfigTable):
     alter_log_dirs_replication_quota_window_size_seconds = int32(
         1, at_least(1), "Time span of each sample for the quota of replica moves between data directories."
     )
-    authorizer_class_name = string("", None, "Java class that authorizes requests. If empty, all requests are allowed.")
     background_threads = int32(10, at_least(1), "Number of threads for background tasks.", update=CLUSTER_WIDE)
     broker_heartbeat_interval_ms = int32(2000, None, "Interval between heartbeats of a KRaft broker to its controller.")
     broker_session_timeout_ms = int32(

@@ -1,6 +1,6 @@
 """Properties that refuse the start, because kbroker without them would be less safe than the operator expects.
 
-Security: kbroker has no TLS, no SASL and no ACLs. A broker that is configured for them must not run without them.
+Security: kbroker has no TLS and no SASL. A broker that is configured for them must not run without them.
 KRaft: kbroker has no quorum of controllers. Brokers that are configured for one must not become a cluster each.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from kbroker.config.authorizer import authorizer_config
 from kbroker.config.broker import BROKER_CONFIGS, BrokerConfig
 from kbroker.errors import UserError
 
@@ -18,15 +19,12 @@ _SECURITY: Final = re.compile(
     r"(listener\.name\.[^.]+\.)?([^.]+\.)?(ssl|sasl)\..+"
     r"|zookeeper\.(ssl\..+|set\.acl)"
     r"|(listener\.name\.[^.]+\.)?(principal\.builder\.class|connections\.max\.reauth\.ms)"
-    r"|authorizer\.class\.name|super\.users|allow\.everyone\.if\.no\.acl\.found"
     r"|delegation\.token\..+|security\..+|password\.encoder\..+"
 )
-_HARMLESS: Final = {"allow.everyone.if.no.acl.found": "true"}
-"""Values that ask for no security. Of other names: the default value, nothing, or false."""
 
 
 def check_supported(config: BrokerConfig) -> None:
-    """Raises UserError for the first property that asks for security or for a KRaft quorum."""
+    """Raises UserError for the first property that asks for security or a KRaft quorum that kbroker does not have."""
     for endpoint in config.endpoints:
         if endpoint.security_protocol != "PLAINTEXT":
             protocol = endpoint.security_protocol
@@ -34,9 +32,10 @@ def check_supported(config: BrokerConfig) -> None:
     for name, text in config.texts.items():
         if _SECURITY.fullmatch(name) and not _is_harmless(name, text):
             raise UserError(
-                f"{name} is set, but kbroker has no TLS, SASL or ACLs yet and would run without them. Remove {name} to "
+                f"{name} is set, but kbroker has no TLS or SASL yet and would run without them. Remove {name} to "
                 "accept that."
             )
+    authorizer_config(config)
     if not config.zookeeper_connect:
         _check_quorum(config)
 
@@ -45,7 +44,7 @@ def _is_harmless(name: str, text: str) -> bool:
     key = BROKER_CONFIGS.get(name)
     if key is not None:
         return bool(key.parse(text) == key.default)
-    return text.strip().lower() in ("", _HARMLESS.get(name, "false"))
+    return text.strip().lower() in ("", "false")
 
 
 def _check_quorum(config: BrokerConfig) -> None:

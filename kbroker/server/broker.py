@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.clock import Clock, SystemClock
+from kbroker.config.authorizer import authorizer_config
 from kbroker.config.broker import BrokerConfig, parse_host_counts
 from kbroker.config.endpoints import Endpoint, format_address
 from kbroker.config.supported import check_supported
@@ -60,6 +61,7 @@ from kbroker.server.wire.socket_server import SocketServer
 if TYPE_CHECKING:
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
+    from kbroker.server.access.acls import AclAccess
 
 __all__ = ["run_broker"]
 
@@ -127,7 +129,8 @@ async def run_broker(
             status.state = BrokerState.RECOVERY
             recovered = await replicas.recover()
             status.state = BrokerState.STARTING
-            broker = _Broker(broker_id, config, clock, controller, member, replicas, flusher, status, began)
+            acls = await _open_acls(config, tree, clock)
+            broker = _Broker(broker_id, config, clock, controller, member, replicas, flusher, status, began, acls)
             await broker.run(topics, recovered, on_ready, stop, interceptor)
     finally:
         status.state = BrokerState.NOT_RUNNING
@@ -164,6 +167,19 @@ async def _open_embedded_tree(log_dirs: LogDirs) -> AsyncIterator[Tree]:
         yield tree
 
 
+async def _open_acls(config: BrokerConfig, tree: Tree, clock: Clock) -> AclAccess | None:
+    """Returns None if no authorizer is configured."""
+    rules = authorizer_config(config)
+    if rules is None:
+        return None
+    from kbroker.server.access.acls import open_acls
+
+    try:
+        return await open_acls(rules, tree, clock, timeout_s=config.request_timeout_ms / 1000)
+    except StorageFailure as failure:
+        raise _start_failure(failure) from failure
+
+
 def _start_failure(failure: StorageFailure | Refusal) -> UserError:
     """Returns the error for a start that failed because the metadata could not be written."""
     text = str(failure) if isinstance(failure, StorageFailure) else failure.message
@@ -186,6 +202,7 @@ class _Broker:
         flusher: Flusher,
         status: BrokerStatus,
         began: float,
+        acls: AclAccess | None,
     ) -> None:
         self._broker_id = broker_id
         self._config = config
@@ -196,7 +213,8 @@ class _Broker:
         self._flusher = flusher
         self._status = status
         self._began = began
-        self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas)
+        self._acls = acls
+        self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas, acls)
 
     async def run(
         self,
@@ -229,6 +247,8 @@ class _Broker:
                     await self._create_topics(topics)
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
+                if self._acls is not None:
+                    background.start_soon(self._acls.store.run)
                 background.start_soon(self._replicas.fetch_wakeups.run)
                 background.start_soon(self._maintenance(context).run)
                 status.cleaner = cleaner = LogCleaner(self._replicas, self._flusher, config, self._clock)

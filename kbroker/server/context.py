@@ -28,6 +28,7 @@ from kbroker.server.topics.topic_creation import AutoCreationRate
 from kbroker.server.wire.deadlines import Deadlines
 
 if TYPE_CHECKING:
+    from kbroker.controller.acl_store import AclStore
     from kbroker.controller.cluster.cluster_member import ClusterMember
 
 __all__ = ["Context"]
@@ -57,5 +58,7 @@ class Context:
     preferred_replicas: PreferredReplicas | None = None
     """None without a rack-aware replica selector."""
     interceptor: Interceptor | None = None
+    acls: AclStore | None = None
+    """None without an authorizer."""
     member: ClusterMember | None = None
     """None on a single node."""

@@ -40,6 +40,7 @@ from kbroker.server.wire.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from kbroker.controller.cluster.cluster_member import ClusterMember
+    from kbroker.server.access.acls import AclAccess
 
 __all__ = ["ContextBuilder"]
 
@@ -53,7 +54,10 @@ class ContextBuilder:
         controller: Controller,
         member: ClusterMember | None,
         replicas: AssignedReplicas,
+        acls: AclAccess | None = None,
     ) -> None:
+        """`acls`: None if no authorizer is configured."""
+        self._acls = acls
         self._broker_id = broker_id
         self._config = config
         self._clock = clock
@@ -82,7 +86,8 @@ class ContextBuilder:
                 lambda: randomness.getrandbits(31),
                 self._clock,
             ),
-            authorizer=AllowAll(),
+            authorizer=AllowAll() if self._acls is None else self._acls.authorizer,
+            acls=None if self._acls is None else self._acls.store,
             deadlines=deadlines,
             run=run,
             groups=groups,

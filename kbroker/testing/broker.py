@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
@@ -22,8 +22,10 @@ from kbroker.testing.loop_thread import LoopThread
 from kbroker.testing.running_broker import RunningBroker
 from kbroker.testing.settings import (
     CONTAINERS,
+    Acls,
     Setting,
     Topics,
+    acl_properties,
     config_for_tests,
     listener_properties,
     properties_of,
@@ -40,20 +42,24 @@ class Broker:
     """A broker for tests: `with Broker(topics=["orders:3"], num_partitions=2) as broker:`.
 
     Clients connect to `broker.bootstrap`. Settings have Kafka's names, with underscores for dots. Without `data_dir`,
-    the data is removed on exit. `container_host`: the name by which containers reach this machine; then the broker also
-    listens on `container_bind`, and clients in containers connect to `broker.container_bootstrap`.
+    the data is removed on exit. `acls`: lines such as `allow User:ANONYMOUS READ topic orders`, see `add_acls`. The
+    broker then refuses everything else, also to `produce` and `records`, which are `User:ANONYMOUS`. `container_host`:
+    the name by which containers reach this machine; then the broker also listens on `container_bind`, and clients in
+    containers connect to `broker.container_bootstrap`.
     """
 
     def __init__(
         self,
         *,
         topics: Topics = (),
+        acls: Acls = None,
         data_dir: str | os.PathLike[str] | None = None,
         container_host: str | None = None,
         container_bind: str = "0.0.0.0",
         **settings: Setting,
     ) -> None:
-        self._properties = properties_of(settings)
+        self._properties = {**acl_properties(acls), **properties_of(settings)}
+        self._acls = acls or ()
         self._has_own_listeners = "listeners" in self._properties
         self._container_host = container_host
         self._container_bind = container_bind
@@ -124,6 +130,9 @@ class Broker:
             if self._container_host is not None:
                 ports[CONTAINERS] = int(self.container_bootstrap.rpartition(":")[2])
             self._config = self._config_with(ports)
+        if self._acls:
+            self.add_acls(self._acls)
+            self._acls = ()  # a restart keeps the ACLs that the test has left
         return self
 
     def _config_with(self, ports: Mapping[str, int] | None) -> BrokerConfig:
@@ -164,6 +173,19 @@ class Broker:
 
     def delete_topic(self, name: str) -> None:
         self._stage.run(self._expect_running().delete_topic, name)
+
+    # ACLs
+
+    def add_acls(self, acls: Sequence[str]) -> None:
+        """Adds ACLs: lines such as `allow User:ANONYMOUS READ,WRITE topic orders`. `orders-*` is a prefix.
+
+        Raises UserError for another line, or if the broker was created without `acls`.
+        """
+        self._stage.run(self._expect_running().add_acls, acls)
+
+    def remove_acls(self, acls: Sequence[str]) -> None:
+        """Removes ACLs, which have the form of `add_acls`."""
+        self._stage.run(self._expect_running().remove_acls, acls)
 
     # Records
 

@@ -14,15 +14,28 @@ from kbroker.client.address import Address
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import format_address
+from kbroker.controller.acl_store import AclStore
 from kbroker.controller.rules.topic_rules import DEFAULT, NewTopic
 from kbroker.errors import Refusal, UserError
 from kbroker.protocol.registry import Api
+from kbroker.security.acls.entries import AclBinding
+from kbroker.security.acls.filters import AclFilter
+from kbroker.security.acls.text import parse_acl
 from kbroker.server.context import Context
 from kbroker.server.requests.request import Handler
 from kbroker.testing.faults import Faults
 from kbroker.testing.kafka_record import KafkaRecord, NewRecord, produce, read_records
 from kbroker.testing.lone_exceptions import lone_exceptions
-from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of, warn_about
+from kbroker.testing.settings import (
+    Acls,
+    Setting,
+    Topics,
+    acl_properties,
+    config_for_tests,
+    properties_of,
+    topics_of,
+    warn_about,
+)
 from kbroker.web.monitor import run_monitored_broker
 
 __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "running_with"]
@@ -59,6 +72,27 @@ class RunningBroker:
         (outcome,) = await self._running().controller.create_topics([new])
         if isinstance(outcome, Refusal):
             raise UserError(f"Could not create topic {name}: {outcome.message}")
+
+    async def add_acls(self, acls: Sequence[str]) -> None:
+        """Adds ACLs: lines such as `allow User:ANONYMOUS READ,WRITE topic orders`. `orders-*` is a prefix.
+
+        Raises UserError for another line, or if the broker has no authorizer.
+        """
+        for refusal in await self._acl_store().add(_bindings(acls)):
+            if refusal is not None:
+                raise UserError(f"Could not add an ACL: {refusal.message}")
+
+    async def remove_acls(self, acls: Sequence[str]) -> None:
+        """Removes ACLs, which have the form of `add_acls`."""
+        bindings = _bindings(acls)
+        filters = [AclFilter(kind, name, pattern_type, *entry) for (kind, name, pattern_type), entry in bindings]
+        await self._acl_store().remove(filters)
+
+    def _acl_store(self) -> AclStore:
+        store = self._running().acls
+        if store is None:
+            raise UserError("The broker has no authorizer: create it with acls=[…]")
+        return store
 
     async def delete_topic(self, name: str) -> None:
         (outcome,) = await self._running().controller.delete_topics([name])
@@ -158,18 +192,29 @@ class Bootstrap(str):
         return bootstrap
 
 
+def _bindings(acls: Sequence[str]) -> list[AclBinding]:
+    return [binding for line in acls for binding in parse_acl(line)]
+
+
 @asynccontextmanager
 async def run_broker(
-    *, topics: Topics = (), data_dir: str | os.PathLike[str] | None = None, **settings: Setting
+    *,
+    topics: Topics = (),
+    acls: Acls = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    **settings: Setting,
 ) -> AsyncIterator[Bootstrap]:
     """Runs a broker and yields its HOST:PORT. Settings have Kafka's names, with underscores for dots.
 
-    Without `data_dir`, the data is removed on exit.
+    `acls`: lines as for `RunningBroker.add_acls`; the broker then has an authorizer. Without `data_dir`, the data is
+    removed on exit.
     """
-    config = config_for_tests(properties_of(settings))
+    config = config_for_tests({**acl_properties(acls), **properties_of(settings)})
     warn_about(config, stacklevel=3)
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
         async with running_with(config, data_dir or temporary, topics_of(topics)) as broker:
+            if acls:
+                await broker.add_acls(acls)
             yield Bootstrap(broker)
 
 

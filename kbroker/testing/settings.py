@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kbroker.config.broker import BrokerConfig
@@ -13,8 +13,10 @@ from kbroker.errors import UserError
 
 __all__ = [
     "CONTAINERS",
+    "Acls",
     "Setting",
     "Topics",
+    "acl_properties",
     "config_for_tests",
     "listener_properties",
     "properties_of",
@@ -24,6 +26,8 @@ __all__ = [
 
 Setting = str | int | float | bool | Iterable[str]
 Topics = Iterable[str] | Mapping[str, int]
+Acls = Sequence[str] | None
+"""Lines such as `allow User:ANONYMOUS READ topic orders`. None: no authorizer; empty: nothing is allowed."""
 
 CONTAINERS: Final = "CONTAINERS"
 """Name of the listener for clients in containers."""
@@ -75,6 +79,11 @@ def listener_properties(
 def properties_of(settings: Mapping[str, Setting]) -> dict[str, str]:
     """Converts settings to Kafka's names and texts. Names may have dots or underscores."""
     return {name.replace("_", "."): _text(value) for name, value in settings.items()}
+
+
+def acl_properties(acls: Acls) -> dict[str, str]:
+    """Returns the config of the authorizer; empty without ACLs."""
+    return {} if acls is None else {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
 
 
 def topics_of(topics: Topics) -> list[tuple[str, int]]:

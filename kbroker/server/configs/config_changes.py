@@ -20,8 +20,8 @@ from kbroker.controller.config_entities import entity_path
 from kbroker.controller.controller import ConfigsUpdate
 from kbroker.errors import Refusal
 from kbroker.names import topic_name_problem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.configs.broker_loggers import check_change, set_level, unset_level
 from kbroker.server.configs.client_metrics import check_subscription
 from kbroker.server.configs.config_resources import authorization_refusal, resource_type

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import StorageFailure
 from kbroker.names import topic_name_problem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_producers as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.topics.hosted_partition import hosted_partition
 from kbroker.time_slice import respond_in_slices

@@ -303,7 +303,7 @@ class Dispatch:
 
     def _intercepted(self, api: Api, handler: Handler) -> Handler:
         if self._context.member is not None and api.key in CONTROLLER_APIS:
-            handler = only_on_controller(handler)
+            handler = only_on_controller(handler, CONTROLLER_APIS[api.key])
         return handler if self._interceptor is None else self._interceptor.intercept(api, handler)
 
 

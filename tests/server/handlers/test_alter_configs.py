@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_configs, incremental_alter_configs
-from kbroker.server.access.authorization import AclOperation
 from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 

@@ -12,12 +12,12 @@ from kbroker.controller.changes import PartitionsChanged
 from kbroker.controller.cluster.control_request_handler import ControlRequestHandler
 from kbroker.controller.image import PartitionState
 from kbroker.errors import PeerError
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
 from kbroker.protocol.messages import alter_partition, create_topics, leader_and_isr, stop_replica, update_metadata
 from kbroker.protocol.registry import APIS, api
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.requests.dispatch import Dispatch
 from tests.server.handlers.harness import HandlerBroker
 
