@@ -245,10 +245,11 @@ async def test_denied_requests_are_logged_in_the_words_of_kafka(
         await ask(scene, "Metadata", 12, {"topics": [{"name": "a\nb"}], "allow_auto_topic_creation": False})
         await ask(scene, "ListGroups", 4, {})  # quiet: what the client may not see is left out
     lines = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
-    assert lines == [
+    (line,) = lines
+    assert line == (
         "Principal = User:ANONYMOUS is Denied Operation = Describe from host = 127.0.0.1"
         " on resource = Topic:LITERAL:a\\nb for request = Metadata with resourceRefCount = 1"
-    ]
+    )
     caplog.clear()
     await secured.add_acls(EVERYTHING)
     with caplog.at_level("DEBUG", "kafka.authorizer.logger"):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from kbroker.controller.acl_store import AclStore
 from kbroker.controller.trees.embedded_store import open_embedded_store
@@ -57,7 +58,7 @@ async def running(store: AclStore) -> AsyncIterator[AclStore]:
 async def wait_until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(20):
         while not condition():
-            await trio.sleep(0.01)
+            await wait_all_tasks_blocked(0.01)
 
 
 async def test_entries_have_the_nodes_and_announcements_of_kafka(tree: Tree) -> None:
@@ -76,7 +77,9 @@ async def test_entries_have_the_nodes_and_announcements_of_kafka(tree: Tree) -> 
     assert json.loads((await tree.get("/kafka-acl-extended/prefixed/TransactionalId/tx-")).data)["acls"] == [
         {"principal": "User:*", "permissionType": "Deny", "operation": "All", "host": "10.0.0.1"}
     ]
-    literal = [(await tree.get(f"/kafka-acl-changes/{name}")).data for name in await tree.children("/kafka-acl-changes")]
+    literal = [
+        (await tree.get(f"/kafka-acl-changes/{name}")).data for name in await tree.children("/kafka-acl-changes")
+    ]
     assert literal == [b"TOPIC:t", b"CLUSTER:kafka-cluster"]
     (name,) = await tree.children("/kafka-acl-extended-changes")
     assert name == "acl_changes_0000000000"
@@ -189,7 +192,7 @@ async def test_announcements_are_deleted_after_15_minutes(tree: Tree) -> None:
         await store.add(acls("allow User:b Read topic t"))
         with trio.fail_after(20):
             while await tree.children("/kafka-acl-changes") != ["acl_changes_0000000001"]:
-                await trio.sleep(0.01)
+                await wait_all_tasks_blocked(0.01)
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"version":1,"acls":[{"principal":"User:a"}]}', b'{"acls":[3]}'])
@@ -243,20 +246,19 @@ async def test_nodes_of_apache_kafka_are_read(tree: Tree) -> None:
 
 
 async def test_known_entries_stay_in_force_while_the_tree_is_away() -> None:
-    async with open_unreliable_store() as (tree, other):
-        async with running(store_of(tree)) as store:
-            await store.add(acls("allow User:a Read topic t"))
-            tree.suspend()
-            (refusal,) = await store.add(acls("allow User:b Read topic t"))
-            assert refusal is not None
-            assert refusal.code == ErrorCode.REQUEST_TIMED_OUT
-            assert store.index.allows(*READ_A)
-            writer = store_of(other)
-            await writer.load()
-            await writer.remove([AclFilter()])
-            assert store.index.allows(*READ_A)
-            tree.resume()
-            await wait_until(lambda: not store.index.allows(*READ_A))
+    async with open_unreliable_store() as (tree, other), running(store_of(tree)) as store:
+        await store.add(acls("allow User:a Read topic t"))
+        tree.suspend()
+        (refusal,) = await store.add(acls("allow User:b Read topic t"))
+        assert refusal is not None
+        assert refusal.code == ErrorCode.REQUEST_TIMED_OUT
+        assert store.index.allows(*READ_A)
+        writer = store_of(other)
+        await writer.load()
+        await writer.remove([AclFilter()])
+        assert store.index.allows(*READ_A)
+        tree.resume()
+        await wait_until(lambda: not store.index.allows(*READ_A))
 
 
 async def test_an_answer_that_is_lost_is_found_out_by_the_announcement() -> None:

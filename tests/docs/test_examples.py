@@ -64,7 +64,7 @@ class Scene:
     """What the examples speak of: topics with records, groups that have read them, files."""
 
     def __init__(self, directory: Path) -> None:
-        self.broker = Broker(data_dir=directory / "kbroker-data").start()
+        self.broker = Broker(data_dir=directory / "kbroker-data", acls=[], super_users="User:ANONYMOUS").start()
         (directory / ".config" / "fish" / "completions").mkdir(parents=True)
         (directory / "orders.txt").write_text(ORDERS)
         (directory / "offsets.json").write_text(OFFSETS)
@@ -83,6 +83,8 @@ class Scene:
                 self.run(f"consume orders --group {group}")
             with open("billing.csv", "w") as file, redirect_stdout(file):
                 self.run("groups export-offsets billing")
+        if call.startswith("kbroker acls"):
+            self.run("acls allow User:alice write --topic orders")
         if call.startswith("kbroker transactions"):
             trio.run(self._begin_transactions)
 

@@ -27,9 +27,7 @@ def on(name: str, pattern_type: PatternType = LITERAL, kind: ResourceType = Reso
     ],
 )
 def test_a_name_is_matched_by_the_type_of_the_pattern(pattern_type: int, matched: set[tuple[str, PatternType]]) -> None:
-    known = [
-        on(name, kind) for name in ("orders", "*", "ord", "order-lines") for kind in (LITERAL, PREFIXED)
-    ]
+    known = [on(name, kind) for name in ("orders", "*", "ord", "order-lines") for kind in (LITERAL, PREFIXED)]
     wanted = AclFilter(ResourceType.TOPIC, "orders", pattern_type)
     assert {(b.pattern.name, b.pattern.pattern_type) for b in known if wanted.matches(b)} == matched
 

@@ -99,7 +99,11 @@ async def test_entries_are_created_described_and_deleted(broker: HandlerBroker, 
 
 async def test_filters_find_patterns_by_name_and_by_what_they_cover(broker: HandlerBroker, acls: AclStore) -> None:
     await create(
-        broker, creation(), creation("ord", resource_pattern_type=PREFIXED), creation("*"), creation(resource_type=GROUP)
+        broker,
+        creation(),
+        creation("ord", resource_pattern_type=PREFIXED),
+        creation("*"),
+        creation(resource_type=GROUP),
     )
     named = {"resource_name_filter": "orders", "resource_type_filter": TOPIC}
     assert [found[1] for found in await describe(broker, **named)] == ["orders"]
