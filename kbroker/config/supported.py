@@ -24,7 +24,7 @@ _SECURITY: Final = re.compile(
 
 
 def check_supported(config: BrokerConfig) -> None:
-    """Raises UserError for the first property that asks for security or a KRaft quorum that kbroker does not have."""
+    """Raises UserError for the first property that asks for security or for a KRaft quorum."""
     for endpoint in config.endpoints:
         if endpoint.security_protocol != "PLAINTEXT":
             protocol = endpoint.security_protocol

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from kbroker.config.authorizer import authorizer_config
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.supported import check_supported
 from kbroker.errors import UserError
@@ -43,9 +44,6 @@ async def test_a_listener_with_encryption_or_authentication_is_refused(tmp_path:
         ("listener.name.plaintext.ssl.keystore.location", "/keys"),
         ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", "abc"),
         ("security.inter.broker.protocol", "SSL"),
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
-        ("allow.everyone.if.no.acl.found", "false"),
         ("zookeeper.set.acl", "true"),
         ("zookeeper.ssl.client.enable", "true"),
         ("zookeeper.ssl.truststore.location", "/keys"),
@@ -56,9 +54,40 @@ async def test_a_listener_with_encryption_or_authentication_is_refused(tmp_path:
 )
 async def test_a_security_setting_without_effect_is_refused_in_one_line(tmp_path: Path, name: str, text: str) -> None:
     message = await refusal(tmp_path, {name: text}, [])
-    assert message.startswith(f"{name} is set, but kbroker has no TLS, SASL or ACLs yet")
+    assert message.startswith(f"{name} is set, but kbroker has no TLS or SASL yet")
     assert "\n" not in message
     assert text not in message  # it may be a secret
+
+
+@pytest.mark.parametrize(
+    ("properties", "problem"),
+    [
+        ({"authorizer.class.name": "org.example.Mine"}, "must be kafka.security.authorizer.AclAuthorizer or"),
+        ({"super.users": "admin"}, "expected principals like User:admin"),
+        ({"allow.everyone.if.no.acl.found": "maybe"}, "must be true or false"),
+    ],
+)
+async def test_an_authorizer_that_cannot_work_refuses_the_start(
+    tmp_path: Path, properties: dict[str, str], problem: str
+) -> None:
+    known = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+    message = await refusal(tmp_path, known | properties, [])
+    assert problem in message
+    assert "\n" not in message
+
+
+def test_the_configs_of_the_authorizer_are_those_of_kafka() -> None:
+    def config(**texts: str) -> BrokerConfig:
+        return BrokerConfig.from_properties({name.replace("_", "."): text for name, text in texts.items()})
+
+    assert authorizer_config(config()) is None
+    assert authorizer_config(config(super_users="User:a")) is None
+    standard = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    properties = {"authorizer_class_name": standard, "super_users": " User:a ;User:CN=b, O=c;"}
+    assert authorizer_config(config(**properties)) == (frozenset({"User:a", "User:CN=b, O=c"}), False)
+    everyone = config(authorizer_class_name=standard, allow_everyone_if_no_acl_found="TRUE")
+    assert authorizer_config(everyone) == (frozenset(), True)
+    assert everyone.warnings == ()
 
 
 def test_settings_that_ask_for_no_security_are_accepted() -> None:
