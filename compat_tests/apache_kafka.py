@@ -14,7 +14,7 @@ from pathlib import Path
 
 from compat_tests.process import free_ports, running, wait_until
 
-__all__ = ["JavaTools", "run_apache_kafka"]
+__all__ = ["JavaTools", "answers", "run_apache_kafka"]
 
 CLUSTER_ID = "a2Jyb2tlci1qdWRnZS0wMA"
 HEAP = "-Xmx512m"
@@ -123,11 +123,12 @@ def run_apache_kafka(tools: JavaTools, directory: Path, more_properties: str = "
     log = directory / "apache-kafka.log"
     options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")
     with running(tools.command("kafka.Kafka", [str(properties)], options), log) as process:
-        wait_until(lambda: _answers(port), process, log, name="Apache Kafka")
+        wait_until(lambda: answers(port), process, log, name="Apache Kafka")
         yield f"127.0.0.1:{port}"
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
+    """Whether a broker responds to ApiVersions on this port."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
             connection.sendall(API_VERSIONS_V0)
