@@ -15,7 +15,7 @@ from kbroker.errors import UserError
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
     from kbroker.protocol.acl_codes import AclOperation, PermissionType, ResourceType
-    from kbroker.security.acls.decision import Decision
+    from kbroker.security.acls.decision import AclDecision
     from kbroker.security.acls.entries import AclBinding, ResourcePattern
     from kbroker.security.acls.filters import AclFilter
 
@@ -233,7 +233,7 @@ def test(principal: str, operations: Sequence[AclOperation], host: str, bootstra
         click.get_current_context().exit(1)
 
 
-def _answer(decision: Decision) -> str:
+def _answer(decision: AclDecision) -> str:
     yes_or_no = "Yes" if decision.is_allowed else "No"
     if decision.binding is not None:
         return f"{yes_or_no}, by: {_sentence(decision.binding)}"

@@ -36,6 +36,8 @@ CLUSTER_NAME: Final = "kafka-cluster"
 class AclOperation(IntEnum):
     """Kafka's `AclOperation`. The numbers are also bit positions in authorized operations (KIP-430)."""
 
+    __hash__ = int.__hash__  # the one of Enum is a Python function, and ACLs are hashed very often
+
     ALL = 2
     READ = 3
     WRITE = 4
@@ -55,6 +57,8 @@ class AclOperation(IntEnum):
 class ResourceType(IntEnum):
     """Kafka's `ResourceType` of ACLs. Config resources have other numbers: `ConfigResourceType`."""
 
+    __hash__ = int.__hash__
+
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
@@ -64,11 +68,15 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
+    __hash__ = int.__hash__
+
     LITERAL = 3
     PREFIXED = 4
 
 
 class PermissionType(IntEnum):
+    __hash__ = int.__hash__
+
     DENY = 2
     ALLOW = 3
 

@@ -263,7 +263,8 @@ async def test_denied_requests_are_logged_in_the_words_of_kafka(
 async def test_super_users_may_do_everything(start_broker: StartBroker, connect_to: Connect) -> None:
     broker = await start_broker({**PROPERTIES, "super.users": "User:admin;User:ANONYMOUS"})
     client = await connect_to(broker)
-    _, codes = await ask(client, "CreateTopics", 7, {"topics": [{"name": "t", "num_partitions": 1}]})
+    wanted = {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}]}
+    _, codes = await ask(client, "CreateTopics", 7, wanted)
     assert codes == {}
 
 

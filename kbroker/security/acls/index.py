@@ -47,18 +47,22 @@ class _Patterns:
         return self.prefixed if pattern.pattern_type is PatternType.PREFIXED else self.literal
 
     def replace(self, pattern: ResourcePattern, entries: Iterable[AclEntry]) -> None:
-        grouped: dict[str, list[AclEntry]] = {}
+        grouped: _ByPrincipal = {}
         for entry in entries:
-            grouped.setdefault(entry.principal, []).append(entry)
+            grouped[entry.principal] = (*grouped.get(entry.principal, ()), entry)
         table = self.table(pattern)
         before = table.pop(pattern.name, None)
         if before is not None:
             self._forget(pattern, before)
         if not grouped:
             return
-        table[pattern.name] = {principal: tuple(own) for principal, own in grouped.items()}
+        table[pattern.name] = grouped
+        held = self.held
         for principal in grouped:
-            self.held.setdefault(principal, set()).add(pattern)
+            if principal in held:
+                held[principal].add(pattern)
+            else:
+                held[principal] = {pattern}
         if pattern.pattern_type is PatternType.PREFIXED:
             self.lengths[len(pattern.name)] = self.lengths.get(len(pattern.name), 0) + 1
 

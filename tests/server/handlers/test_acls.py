@@ -105,7 +105,7 @@ async def test_filters_find_patterns_by_name_and_by_what_they_cover(broker: Hand
         creation("*"),
         creation(resource_type=GROUP),
     )
-    named = {"resource_name_filter": "orders", "resource_type_filter": TOPIC}
+    named: dict[str, Any] = {"resource_name_filter": "orders", "resource_type_filter": TOPIC}
     assert [found[1] for found in await describe(broker, **named)] == ["orders"]
     assert sorted(found[1] for found in await describe(broker, **named, pattern_type_filter=MATCH)) == [
         "*",
@@ -165,8 +165,9 @@ async def test_a_code_of_filters_refuses_the_whole_request(
 
 @pytest.mark.parametrize("member", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
 async def test_the_unknown_code_closes_the_connection(broker: HandlerBroker, acls: AclStore, member: str) -> None:
+    created: dict[str, Any] = {member: 0}
     with pytest.raises(PeerError):
-        await create(broker, creation(**{member: 0}))
+        await create(broker, creation(**created))
     filtered = {"resource_type": "resource_type_filter", "resource_pattern_type": "pattern_type_filter"}
     unknown = wanted(**{filtered.get(member, member): 0})
     with pytest.raises(PeerError):

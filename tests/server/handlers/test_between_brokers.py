@@ -231,7 +231,7 @@ def principal(name: str) -> bytes:
     return b"\0\0" + codec(envelope.PRINCIPAL, 0).to_bytes(envelope.PRINCIPAL(type="User", name=name))
 
 
-SENDER = {"request_principal": principal("alice"), "client_host_address": b"\x7f\0\0\1"}
+SENDER: dict[str, Any] = {"request_principal": principal("alice"), "client_host_address": b"\x7f\0\0\1"}
 
 
 @pytest.mark.parametrize("version", range(2, 8))

@@ -12,6 +12,7 @@ from kbroker.security.acls.index import AclIndex
 from kbroker.security.acls.text import parse_acl
 from kbroker.server.access.acl_authorizer import AclAuthorizer
 from tests.log.batches import make_batch
+from tests.server.handlers.harness import parse_response
 from tests.server.requests.twins import (
     FETCH,
     LATEST,
@@ -20,7 +21,6 @@ from tests.server.requests.twins import (
     fetched,
     list_offsets_frame,
     listed,
-    parse_response,
     produce_frame,
     produced,
 )
