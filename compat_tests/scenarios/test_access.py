@@ -140,8 +140,9 @@ def kafka(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> It
         yield ports
 
 
-# Requests that delete what the other rows need are the last ones.
-ORDERED = sorted(ROWS, key=lambda row: row.api in ("DeleteGroups", "DeleteTopics"))
+# Requests that change what the other rows need are the last ones.
+LAST = ("ConsumerGroupHeartbeat", "DeleteGroups", "DeleteTopics")
+ORDERED = sorted(ROWS, key=lambda row: row.api in LAST)
 
 
 @pytest.mark.parametrize("row", ORDERED, ids=lambda row: row.id)

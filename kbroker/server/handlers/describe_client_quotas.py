@@ -27,7 +27,7 @@ _MAX_COMPONENTS: Final = 4  # there are three types of entities: a fourth compon
 
 def handle(context: Context, request: Request) -> Any:
     if not allows_cluster(context, request, AclOperation.DESCRIBE_CONFIGS):
-        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     body = request.body
     components = [
         FilterComponent(component.entity_type, component.match_type, component.match)

@@ -72,7 +72,7 @@ def _steps(
         if problem is not None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif not allows_topic(context, request, AclOperation.READ, topic.name):
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            code, problem = ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."
         for index in topic.partition_indexes:
             yield None
             if index in partitions:
