@@ -60,6 +60,7 @@ from kbroker.server.wire.socket_server import SocketServer
 if TYPE_CHECKING:
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
+    from kbroker.server.listener_tls import ReloadableTls
 
 __all__ = ["run_broker"]
 
@@ -196,6 +197,7 @@ class _Broker:
         self._flusher = flusher
         self._status = status
         self._began = began
+        self._tls = _load_tls(config)
         self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas)
 
     async def run(
@@ -220,9 +222,7 @@ class _Broker:
             status.context, status.network, status.dispatch = context, network, dispatch
             status.peers = self._replicas.peers
             try:
-                listeners = [
-                    server.listen(endpoint.name, endpoint.host, endpoint.port) for endpoint in config.endpoints
-                ]
+                listeners = [self._listen(server, endpoint) for endpoint in config.endpoints]
                 ports = {listener.name: listener.port for listener in listeners}
                 await self._register(background, _advertised(config, ports), recovered)
                 if self._member is None:
@@ -268,6 +268,12 @@ class _Broker:
                     self._member.stop_waiting()
                 server.stop_accepting()
                 background.cancel_scope.cancel()
+
+    def _listen(self, server: SocketServer, endpoint: Endpoint) -> Listener:
+        name, host, port, protocol = endpoint
+        if protocol == "PLAINTEXT":
+            return server.listen(name, host, port)
+        return server.listen(name, host, port, tls=self._tls.get(name), needs_login=protocol.startswith("SASL_"))
 
     async def _rename_strays(self, member: ClusterMember) -> None:
         """Renames the logs that this broker does not have any more: it was down when they were deleted or moved."""
@@ -349,6 +355,16 @@ class _Broker:
         for (name, _), outcome in zip(topics, outcomes, strict=True):
             if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise UserError(f"Could not create topic {name}: {outcome.message}")
+
+
+def _load_tls(config: BrokerConfig) -> dict[str, ReloadableTls]:
+    """Returns the TLS of each listener that uses it. Raises UserError if one has no valid key."""
+    names = [endpoint.name for endpoint in config.endpoints if endpoint.security_protocol in ("SSL", "SASL_SSL")]
+    if not names:
+        return {}
+    from kbroker.server.listener_tls import ReloadableTls  # a broker without TLS loads no OpenSSL
+
+    return {name: ReloadableTls(config, name) for name in names}
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:

@@ -34,7 +34,7 @@ from kbroker.server.wire.network import Network
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.send_queue import BLOCKED, READING_AHEAD, SendQueue
 from kbroker.server.wire.sendfile import SendableSlice
-from kbroker.server.wire.transport import BYTES, Transport
+from kbroker.server.wire.transport import BYTES, SecureTransport, Transport
 
 __all__ = ["FRAMES_PER_TURN", "TURN_SECONDS", "Connection", "Watcher"]
 
@@ -99,6 +99,7 @@ class Connection:
         "_recv_into",
         "_run",
         "_run_state",
+        "_secure",
         "_send_queue",
         "_slots",
         "_transport",
@@ -122,7 +123,9 @@ class Connection:
         listener_name: str = "PLAINTEXT",
         peer_host: str = "",
         peer_port: int = 0,
+        secure: SecureTransport | None = None,
     ) -> None:
+        """`secure`: the transport again, if it is one that buffers; None for plaintext."""
         self.id = next(_ids)
         self.listener_name = listener_name
         self.peer_host = peer_host
@@ -134,6 +137,7 @@ class Connection:
         self._network = network
         self._watcher = watcher
         self._transport = transport
+        self._secure = secure
         self._recv_into = transport.recv_into
         self._handle = network.handler.handle
         self._run = network.run
@@ -186,6 +190,9 @@ class Connection:
             except OSError:
                 self.close()
                 return
+            except PeerError as error:
+                self.drop(str(error))
+                return
             if count == 0:
                 # The parked fetch of a client that has disconnected must not stay. A client that has only shut down
                 # its writing half loses its parked requests too.
@@ -194,11 +201,17 @@ class Connection:
             reader.received(count)
             self.last_active = self._network.now
         self._handle_frames()
+        if self._secure is not None and self._secure.has_pending and self._ending == OPEN:
+            self._watcher.call_again(self)
 
     def on_turn(self) -> None:
-        """Handles frames that an earlier turn has left over."""
-        if self._reading == READING and self.reader.is_unfinished and self._run_state < HANDLED:
+        """Handles frames, or bytes of a secure transport, that an earlier turn has left over."""
+        if self._reading != READING or self._run_state >= HANDLED:
+            return
+        if self.reader.is_unfinished:
             self._handle_frames()
+        elif self._secure is not None and self._secure.has_pending:
+            self.on_readable()
 
     def on_writable(self) -> None:
         if self._ending != CLOSED:
@@ -316,6 +329,7 @@ class Connection:
             self._mute_deadline.cancel()
         network = self._network
         network.connections.discard(self)
+        network.logins.finish(self)
         self._watcher.forget(self)
         self._transport.close()
         self._send_queue.close()
@@ -473,7 +487,9 @@ class Connection:
         if watched != self._watched:
             self._watched = watched
             self._watcher.watch(self, reading=reading == READING, writing=queue.state == BLOCKED)
-        if reading == READING and self.reader.is_unfinished:
+        if reading == READING and (
+            self.reader.is_unfinished or (self._secure is not None and self._secure.has_pending)
+        ):
             self._watcher.call_again(self)
 
     def _next_reading(self, unsent: int) -> int:

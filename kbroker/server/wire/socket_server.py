@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -12,6 +13,9 @@ from kbroker.server.wire.epoll_watcher import EpollWatcher
 from kbroker.server.wire.listener import Listener, bind_all
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.task_watcher import TaskWatcher
+
+if TYPE_CHECKING:
+    from kbroker.server.wire.tls_transport import ListenerTls
 
 __all__ = ["SocketServer"]
 
@@ -31,9 +35,17 @@ class SocketServer:
         self._scope = trio.CancelScope()
         self._is_empty = trio.Event()
 
-    def listen(self, name: str, host: str, port: int) -> Listener:
-        """Binds now, so that a port in use fails early. Connections wait in the backlog until `run` accepts them."""
-        listener = Listener(self.network, name, bind_all(host, port), portable=self.is_portable)
+    def listen(
+        self, name: str, host: str, port: int, *, tls: ListenerTls | None = None, needs_login: bool = False
+    ) -> Listener:
+        """Binds now, so that a port in use fails early. Connections wait in the backlog until `run` accepts them.
+
+        `tls`, `needs_login`: as in `Listener`.
+        """
+        sockets = bind_all(host, port)
+        listener = Listener(
+            self.network, name, sockets, portable=self.is_portable, tls=tls, needs_login=needs_login
+        )
         self.listeners.append(listener)
         return listener
 
