@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "transactions": "List, describe and abort transactions, and find those that hang.",
     "configs": "Describe and alter configs of topics, brokers and groups.",
     "quotas": "List, set and delete client quotas.",
+    "certs": "Make certificates for development.",
     "cluster": "Describe the cluster, and move replicas between its brokers.",
     "leaders": "Elect partition leaders.",
     "log-dirs": "Show the data directories of brokers and the size of their partitions.",
