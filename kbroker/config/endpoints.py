@@ -60,13 +60,29 @@ def advertised_endpoints(config: BrokerConfig) -> tuple[Endpoint, ...]:
 
 
 def inter_broker_endpoint(config: BrokerConfig) -> Endpoint:
-    name = config.inter_broker_listener_name
-    for endpoint in config.advertised_endpoints:
-        if endpoint.name == name or (name is None and endpoint.security_protocol == "PLAINTEXT"):
-            return endpoint
-    if name is None:
-        return config.advertised_endpoints[0]
-    raise UserError(f"inter.broker.listener.name={name} is not in advertised.listeners")
+    """Returns the advertised endpoint of connections between brokers.
+
+    It is the listener of inter.broker.listener.name, or has the protocol of security.inter.broker.protocol. Raises
+    UserError if there is none. A single node has no such connections: there, any listener will do.
+    """
+    name, protocol = config.inter_broker_listener_name, config.security_inter_broker_protocol
+    is_protocol_set = "security.inter.broker.protocol" in config.texts
+    if name is not None and is_protocol_set:
+        raise UserError("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
+    endpoints = config.advertised_endpoints
+    wanted = protocol if name is None else name.upper()
+    found = [endpoint for endpoint in endpoints if endpoint.name == wanted]
+    if not found and name is None:
+        found = [endpoint for endpoint in endpoints if endpoint.security_protocol == protocol]
+        if not found and not is_protocol_set and not config.zookeeper_connect:
+            return endpoints[0]
+    if not found:
+        names = ",".join(endpoint.name for endpoint in endpoints)
+        raise UserError(
+            f"inter.broker.listener.name must be a listener name defined in advertised.listeners: {wanted} is none. "
+            f"The valid options based on currently configured listeners are {names}"
+        )
+    return found[0]
 
 
 def _parse_endpoints(source: str, texts: tuple[str, ...], config: BrokerConfig) -> tuple[Endpoint, ...]:

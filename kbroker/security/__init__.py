@@ -1,1 +1,1 @@
-"""Pure parts of security: SASL mechanisms, credentials and tokens, JAAS configs. Knows no socket, loop or thread."""
+"""Credentials, key material and rules of access. Pure: knows no loop, no socket and no thread, and asks no clock."""
