@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from kbroker.errors import UserError
 from kbroker.security.credentials import SCRAM_MECHANISMS
@@ -19,10 +21,22 @@ from kbroker.security.oauthbearer import OAuthBearerClient
 from kbroker.security.plain import PlainClient
 from kbroker.security.scram import ScramClient
 
-__all__ = ["NO_GSSAPI", "ClientLogin", "login_of_jaas", "login_of_token", "login_of_user"]
+__all__ = [
+    "NO_GSSAPI",
+    "ClientLogin",
+    "broker_login",
+    "login_of_jaas",
+    "login_of_token",
+    "login_of_user",
+    "token_file",
+]
 
 NO_GSSAPI: Final = (
     "kbroker has no GSSAPI (Kerberos). Use SCRAM-SHA-512, SCRAM-SHA-256, PLAIN over TLS, or OAUTHBEARER instead"
+)
+_NO_TOKEN: Final = (
+    "needs a token in a file: set sasl.oauthbearer.token.endpoint.url=file:///... A program must renew the file; kbroker "
+    "reads it for each login"
 )
 
 
@@ -61,11 +75,29 @@ def login_of_jaas(mechanism: str, text: str, *, source: str) -> ClientLogin:
     if module.class_name != expected:
         raise UserError(f"{source}: {mechanism} needs the login module {expected}, not {module.class_name}")
     if mechanism == OAUTHBEARER:
-        raise UserError(f"{source}: OAUTHBEARER needs a token: set sasl.oauthbearer.token.file")
+        raise UserError(f"{source}: OAUTHBEARER {_NO_TOKEN}")
     user, password = module.options.get("username"), module.options.get("password")
     if user is None or password is None:
         raise UserError(f"{source}: username and password are needed to log in")
     return login_of_user(mechanism, user, password, source=source)
+
+
+def broker_login(mechanism: str, jaas: str | None, token_url: str | None, *, source: str) -> ClientLogin:
+    """Returns the login of a broker at other brokers. Raises UserError, which begins with `source`, if it has none."""
+    if mechanism == OAUTHBEARER:
+        path = token_file(token_url, source=source)
+        return login_of_token(lambda: Path(path).read_text(encoding="utf-8"))
+    if mechanism in SUPPORTED_MECHANISMS and jaas is None:
+        raise UserError(f"{source} is missing: brokers log in at each other with its username and password")
+    return login_of_jaas(mechanism, jaas or "", source=source)
+
+
+def token_file(url: str | None, *, source: str) -> str:
+    """Returns the path of a file: URL. Raises UserError for another URL: kbroker fetches no tokens."""
+    parts = urlsplit(url or "")
+    if parts.scheme != "file" or not parts.path:
+        raise UserError(f"{source}: OAUTHBEARER {_NO_TOKEN}")
+    return unquote(parts.path)
 
 
 def _unusable(mechanism: str) -> str:

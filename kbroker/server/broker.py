@@ -60,6 +60,7 @@ from kbroker.server.wire.socket_server import SocketServer
 if TYPE_CHECKING:
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
+    from kbroker.server.wire.connection import Connection
 
 __all__ = ["run_broker"]
 
@@ -220,8 +221,10 @@ class _Broker:
             status.context, status.network, status.dispatch = context, network, dispatch
             status.peers = self._replicas.peers
             try:
+                logins = await self._logins(context, dispatch, network, background)
                 listeners = [
-                    server.listen(endpoint.name, endpoint.host, endpoint.port) for endpoint in config.endpoints
+                    server.listen(endpoint.name, endpoint.host, endpoint.port, logins.get(endpoint.name))
+                    for endpoint in config.endpoints
                 ]
                 ports = {listener.name: listener.port for listener in listeners}
                 await self._register(background, _advertised(config, ports), recovered)
@@ -268,6 +271,18 @@ class _Broker:
                     self._member.stop_waiting()
                 server.stop_accepting()
                 background.cancel_scope.cancel()
+
+    async def _logins(
+        self, context: Context, dispatch: Dispatch, network: Network, background: trio.Nursery
+    ) -> dict[str, Callable[[Connection], None]]:
+        """Returns what is called with each new connection, by listener. Empty without a SASL listener."""
+        if not any(endpoint.security_protocol.startswith("SASL_") for endpoint in self._config.endpoints):
+            return {}
+        from kbroker.server.authentication.sasl_listeners import open_sasl_listeners
+
+        listeners = await open_sasl_listeners(context, dispatch, network, background)
+        self._status.sasl_listeners = listeners
+        return {name: listener.on_open for name, listener in listeners.items()}
 
     async def _rename_strays(self, member: ClusterMember) -> None:
         """Renames the logs that this broker does not have any more: it was down when they were deleted or moved."""

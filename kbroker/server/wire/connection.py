@@ -36,7 +36,7 @@ from kbroker.server.wire.send_queue import BLOCKED, READING_AHEAD, SendQueue
 from kbroker.server.wire.sendfile import SendableSlice
 from kbroker.server.wire.transport import BYTES, Transport
 
-__all__ = ["FRAMES_PER_TURN", "TURN_SECONDS", "Connection", "Watcher"]
+__all__ = ["FRAMES_PER_TURN", "TURN_SECONDS", "Connection", "HandleFrame", "Watcher"]
 
 FRAMES_PER_TURN: Final = 64
 # A turn with more frames ends after so long: requests of one client may be slow, and other clients wait for their turn.
@@ -67,6 +67,9 @@ _FOR_WRITING: Final = 2
 
 _ids = itertools.count(1)
 
+HandleFrame = Callable[["Connection", memoryview, RequestSlot], None]
+"""Handles one frame of a connection, like `FrameHandler.handle`."""
+
 
 class Watcher(Protocol):
     """Task of a listener that calls its connections."""
@@ -89,6 +92,7 @@ class Watcher(Protocol):
 class Connection:
     __slots__ = (
         "_charged",
+        "_deadline",
         "_ending",
         "_handle",
         "_marked_at",
@@ -135,7 +139,7 @@ class Connection:
         self._watcher = watcher
         self._transport = transport
         self._recv_into = transport.recv_into
-        self._handle = network.handler.handle
+        self._handle: HandleFrame = network.handler.handle
         self._run = network.run
         self._slots: deque[RequestSlot] = deque()
         self._send_queue = SendQueue(transport)
@@ -144,6 +148,7 @@ class Connection:
         self._watched = _FOR_READING
         self._ending = OPEN
         self._run_state = OUTSIDE
+        self._deadline: Deadline | None = None
         self._mute_deadline: Deadline | None = None  # None: not muted
         self._muted_until = 0.0
         self._marked_at = 0.0  # when the progress of `reader` was marked
@@ -254,6 +259,18 @@ class Connection:
             self._reading = PAUSED
         self._settle()
 
+    # Called by logins
+
+    def handle_with(self, handle: HandleFrame) -> None:
+        """Passes the frames of later turns to `handle` instead. A frame of this turn still goes to the old one."""
+        self._handle = handle
+
+    def set_deadline(self, deadline: Deadline | None) -> None:
+        """Replaces the deadline of the login. It is cancelled when another one is set, or the connection is closed."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = deadline
+
     # Called by handlers
 
     def hold(self) -> None:
@@ -314,6 +331,8 @@ class Connection:
         self._reading = STOPPED
         if self._mute_deadline is not None:
             self._mute_deadline.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         network = self._network
         network.connections.discard(self)
         self._watcher.forget(self)

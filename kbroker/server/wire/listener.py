@@ -27,8 +27,17 @@ _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 class Listener:
     """Sockets of one listener, one for each address."""
 
-    def __init__(self, network: Network, name: str, sockets: list[socket.socket], *, portable: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        name: str,
+        sockets: list[socket.socket],
+        *,
+        portable: bool,
+        on_open: Callable[[Connection], None] | None = None,
+    ) -> None:
         self.name = name
+        self._on_open = on_open
         self.sockets = sockets
         self._network = network
         self._portable = portable
@@ -101,6 +110,8 @@ class Listener:
         connection = Connection(
             self._network, watcher, transport, listener_name=self.name, peer_host=host, peer_port=address[1]
         )
+        if self._on_open is not None:
+            self._on_open(connection)
         opened(connection)
 
 

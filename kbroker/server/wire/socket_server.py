@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 
 import trio
 
@@ -31,9 +32,14 @@ class SocketServer:
         self._scope = trio.CancelScope()
         self._is_empty = trio.Event()
 
-    def listen(self, name: str, host: str, port: int) -> Listener:
-        """Binds now, so that a port in use fails early. Connections wait in the backlog until `run` accepts them."""
-        listener = Listener(self.network, name, bind_all(host, port), portable=self.is_portable)
+    def listen(
+        self, name: str, host: str, port: int, on_open: Callable[[Connection], None] | None = None
+    ) -> Listener:
+        """Binds now, so that a port in use fails early. Connections wait in the backlog until `run` accepts them.
+
+        `on_open` is called with each new connection, before its first frame.
+        """
+        listener = Listener(self.network, name, bind_all(host, port), portable=self.is_portable, on_open=on_open)
         self.listeners.append(listener)
         return listener
 
