@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -24,7 +23,6 @@ from kbroker.security.scram import ScramClient
 __all__ = [
     "NO_GSSAPI",
     "ClientLogin",
-    "broker_login",
     "login_of_jaas",
     "login_of_token",
     "login_of_user",
@@ -80,16 +78,6 @@ def login_of_jaas(mechanism: str, text: str, *, source: str) -> ClientLogin:
     if user is None or password is None:
         raise UserError(f"{source}: username and password are needed to log in")
     return login_of_user(mechanism, user, password, source=source)
-
-
-def broker_login(mechanism: str, jaas: str | None, token_url: str | None, *, source: str) -> ClientLogin:
-    """Returns the login of a broker at other brokers. Raises UserError, which begins with `source`, if it has none."""
-    if mechanism == OAUTHBEARER:
-        path = token_file(token_url, source=source)
-        return login_of_token(lambda: Path(path).read_text(encoding="utf-8"))
-    if mechanism in SUPPORTED_MECHANISMS and jaas is None:
-        raise UserError(f"{source} is missing: brokers log in at each other with its username and password")
-    return login_of_jaas(mechanism, jaas or "", source=source)
 
 
 def token_file(url: str | None, *, source: str) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kbroker.clock import Clock
@@ -82,7 +83,8 @@ def inter_broker_security(config: BrokerConfig) -> ConnectionSecurity | None:
 
 
 def _inter_broker_login(config: BrokerConfig) -> ClientLogin:
-    from kbroker.security.client_login import broker_login
+    from kbroker.security.client_login import login_of_jaas, login_of_token, token_file
+    from kbroker.security.mechanism import OAUTHBEARER
 
     name = config.inter_broker_endpoint.name
     mechanism = config.listener_config(name).sasl_mechanism_inter_broker_protocol
@@ -92,8 +94,13 @@ def _inter_broker_login(config: BrokerConfig) -> ClientLogin:
             f"between brokers, {name}"
         )
     source = f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config"
-    token_url = config.listener_config(name, mechanism).sasl_oauthbearer_token_endpoint_url
-    return broker_login(mechanism, config.texts.get(source), token_url, source=source)
+    if mechanism == OAUTHBEARER:
+        url = config.listener_config(name, mechanism).sasl_oauthbearer_token_endpoint_url
+        return login_of_token(Path(token_file(url, source=source)).read_text)
+    text = config.texts.get(source)
+    if text is None:
+        raise UserError(f"{source} is missing: brokers log in at each other with its username and password")
+    return login_of_jaas(mechanism, text, source=source)
 
 
 def connect_to_broker(config: BrokerConfig) -> Connect:
