@@ -18,7 +18,7 @@ from kbroker.errors import UserError
 from kbroker.testing.broker_clock import BrokerClock
 from kbroker.testing.faults import Faults
 from kbroker.testing.kafka_record import KafkaRecord, NewRecord
-from kbroker.testing.logins import SASL_PROTOCOL, TestUsers
+from kbroker.testing.logins import SASL_PROTOCOL, BrokerUsers
 from kbroker.testing.loop_thread import LoopThread
 from kbroker.testing.running_broker import RunningBroker
 from kbroker.testing.settings import (
@@ -57,7 +57,7 @@ class Broker:
         **settings: Setting,
     ) -> None:
         self._properties = properties_of(settings)
-        self._users = None if users is None else TestUsers(users)
+        self._users = None if users is None else BrokerUsers(users)
         self._has_own_listeners = "listeners" in self._properties
         self._container_host = container_host
         self._container_bind = container_bind
@@ -135,7 +135,8 @@ class Broker:
     def _config_with(self, ports: Mapping[str, int] | None) -> BrokerConfig:
         """Returns the config with these ports; None for free ports."""
         listeners = listener_properties(self._container_host, self._container_bind, ports, protocol=self._protocol)
-        logins = {} if self._users is None else self._users.properties
+        names = [self._protocol] if self._container_host is None else [self._protocol, CONTAINERS]
+        logins = {} if self._users is None else self._users.properties(names)
         return config_for_tests({**listeners, **logins, **self._properties})
 
     @property
@@ -248,7 +249,7 @@ class _Stage:
         topics: list[tuple[str, int]],
         faults: Faults,
         clock: BrokerClock,
-        users: TestUsers | None,
+        users: BrokerUsers | None,
     ) -> RunningBroker:
         if self._data_dir is None and self._temporary is None:
             self._temporary = tempfile.mkdtemp(prefix="kbroker-")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kbroker.client.connection_security import ConnectionSecurity
@@ -15,17 +15,15 @@ from kbroker.security.credentials import SCRAM_MECHANISMS, credential_of_passwor
 from kbroker.security.jaas import PLAIN_LOGIN_MODULE, quote_jaas
 from kbroker.security.mechanism import PLAIN
 
-__all__ = ["SASL_PROTOCOL", "TestUsers"]
+__all__ = ["SASL_PROTOCOL", "BrokerUsers"]
 
 SASL_PROTOCOL: Final = "SASL_PLAINTEXT"
 _HELPER: Final = "kbroker.testing"
 """Name under which `Broker.produce` and `Broker.records` log in."""
 
 
-class TestUsers:
+class BrokerUsers:
     """Passwords of the users of one broker."""
-
-    __test__ = False  # pytest: this class holds no tests
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = dict(passwords)
@@ -33,15 +31,14 @@ class TestUsers:
         if not all(name.isascii() and name and password for name, password in self._passwords.items()):
             raise UserError("Users need a name in ASCII and a password")
 
-    @property
-    def properties(self) -> dict[str, str]:
-        """Returns the configs of the broker, without its listeners."""
+    def properties(self, listeners: Iterable[str]) -> dict[str, str]:
+        """Returns the configs of the broker for the logins on these listeners."""
         users = {**self._passwords, _HELPER: self._helper_password}
         options = " ".join(f"{quote_jaas(f'user_{name}')}={quote_jaas(password)}" for name, password in users.items())
-        prefix = f"listener.name.{SASL_PROTOCOL.lower()}"
+        jaas = f"{PLAIN_LOGIN_MODULE} required {options};"
         return {
             "sasl.enabled.mechanisms": ",".join((PLAIN, *SCRAM_MECHANISMS)),
-            f"{prefix}.plain.sasl.jaas.config": f"{PLAIN_LOGIN_MODULE} required {options};",
+            **{f"listener.name.{name.lower()}.plain.sasl.jaas.config": jaas for name in listeners},
         }
 
     @property

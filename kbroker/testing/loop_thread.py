@@ -17,7 +17,7 @@ from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError
 from kbroker.testing.broker_clock import BrokerClock
 from kbroker.testing.faults import Faults
-from kbroker.testing.logins import TestUsers
+from kbroker.testing.logins import BrokerUsers
 from kbroker.testing.lone_exceptions import lone_exceptions
 from kbroker.testing.running_broker import RunningBroker, running_with
 
@@ -36,7 +36,7 @@ class LoopThread:
         topics: Sequence[tuple[str, int]],
         faults: Faults,
         clock: BrokerClock,
-        users: TestUsers | None = None,
+        users: BrokerUsers | None = None,
     ) -> None:
         self._clock = clock
         self._users = users

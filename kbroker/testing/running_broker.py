@@ -22,7 +22,7 @@ from kbroker.server.requests.request import Handler
 from kbroker.testing.faults import Faults
 from kbroker.testing.kafka_record import KafkaRecord, NewRecord, produce, read_records
 from kbroker.testing.lone_exceptions import lone_exceptions
-from kbroker.testing.logins import SASL_PROTOCOL, TestUsers
+from kbroker.testing.logins import SASL_PROTOCOL, BrokerUsers
 from kbroker.testing.settings import (
     Setting,
     Topics,
@@ -41,7 +41,7 @@ class RunningBroker:
     """A broker that runs in the current trio loop, and its interceptor."""
 
     def __init__(
-        self, faults: Faults | None = None, clock: Clock | None = None, users: TestUsers | None = None
+        self, faults: Faults | None = None, clock: Clock | None = None, users: BrokerUsers | None = None
     ) -> None:
         self._users = users
         self._security = None if users is None else users.helper_security
@@ -195,10 +195,10 @@ async def run_broker(
 
     Without `data_dir`, the data is removed on exit. `users`: passwords by name. Clients must then log in with SASL.
     """
-    logins = None if users is None else TestUsers(users)
+    logins = None if users is None else BrokerUsers(users)
     properties = properties_of(settings)
     if logins is not None:
-        properties = {**listener_properties(None, "", protocol=SASL_PROTOCOL), **logins.properties, **properties}
+        properties = {**listener_properties(None, "", protocol=SASL_PROTOCOL), **logins.properties([SASL_PROTOCOL]), **properties}
     config = config_for_tests(properties)
     warn_about(config, stacklevel=3)
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
@@ -227,7 +227,7 @@ async def running_with(
     topics: Sequence[tuple[str, int]],
     faults: Faults | None = None,
     clock: Clock | None = None,
-    users: TestUsers | None = None,
+    users: BrokerUsers | None = None,
 ) -> AsyncIterator[RunningBroker]:
     broker = RunningBroker(faults, clock, users)
     async with trio.open_nursery() as nursery:
