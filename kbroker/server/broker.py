@@ -60,6 +60,7 @@ from kbroker.server.wire.socket_server import SocketServer
 if TYPE_CHECKING:
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
+    from kbroker.server.listener_tls import ReloadableTls
     from kbroker.server.wire.connection import Connection
 
 __all__ = ["run_broker"]
@@ -197,6 +198,7 @@ class _Broker:
         self._flusher = flusher
         self._status = status
         self._began = began
+        self._tls = _load_tls(config)
         self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas)
 
     async def run(
@@ -222,10 +224,7 @@ class _Broker:
             status.peers = self._replicas.peers
             try:
                 logins = await self._logins(context, dispatch, network, background)
-                listeners = [
-                    server.listen(endpoint.name, endpoint.host, endpoint.port, logins.get(endpoint.name))
-                    for endpoint in config.endpoints
-                ]
+                listeners = [self._listen(server, endpoint, logins.get(endpoint.name)) for endpoint in config.endpoints]
                 ports = {listener.name: listener.port for listener in listeners}
                 await self._register(background, _advertised(config, ports), recovered)
                 if self._member is None:
@@ -275,7 +274,7 @@ class _Broker:
     async def _logins(
         self, context: Context, dispatch: Dispatch, network: Network, background: trio.Nursery
     ) -> dict[str, Callable[[Connection], None]]:
-        """Returns what is called with each new connection, by listener. Empty without a SASL listener."""
+        """Returns what begins the login of each new connection, by listener. Empty without a SASL listener."""
         if not any(endpoint.security_protocol.startswith("SASL_") for endpoint in self._config.endpoints):
             return {}
         from kbroker.server.authentication.sasl_listeners import open_sasl_listeners
@@ -283,6 +282,14 @@ class _Broker:
         listeners = await open_sasl_listeners(context, dispatch, network, background)
         self._status.sasl_listeners = listeners
         return {name: listener.on_open for name, listener in listeners.items()}
+
+    def _listen(
+        self, server: SocketServer, endpoint: Endpoint, begin_login: Callable[[Connection], None] | None
+    ) -> Listener:
+        name, host, port, protocol = endpoint
+        if protocol == "PLAINTEXT":
+            return server.listen(name, host, port)
+        return server.listen(name, host, port, tls=self._tls.get(name), begin_login=begin_login)
 
     async def _rename_strays(self, member: ClusterMember) -> None:
         """Renames the logs that this broker does not have any more: it was down when they were deleted or moved."""
@@ -364,6 +371,16 @@ class _Broker:
         for (name, _), outcome in zip(topics, outcomes, strict=True):
             if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise UserError(f"Could not create topic {name}: {outcome.message}")
+
+
+def _load_tls(config: BrokerConfig) -> dict[str, ReloadableTls]:
+    """Returns the TLS of each listener that uses it. Raises UserError if one has no valid key."""
+    names = [endpoint.name for endpoint in config.endpoints if endpoint.security_protocol in ("SSL", "SASL_SSL")]
+    if not names:
+        return {}
+    from kbroker.server.listener_tls import ReloadableTls  # a broker without TLS loads no OpenSSL
+
+    return {name: ReloadableTls(config, name) for name in names}
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:

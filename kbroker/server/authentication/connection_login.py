@@ -2,7 +2,8 @@
 
 Until the login, every frame comes here, and none may be larger than `sasl.server.max.receive.size`. A session without
 an end then leaves the connection to dispatch alone: its requests cost nothing here. With an end, each request is
-compared with the clock first, as in Kafka: after the end only a SaslHandshake is allowed, which re-authenticates.
+compared with the clock first, as in Kafka: after the end only a SaslHandshake is allowed, which re-authenticates. Slow
+logins are ended by `PendingLogins`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectionLogin"]
 
-# Kafka lets an unauthenticated connection wait for connections.max.idle.ms, 10 minutes.
-LOGIN_SECONDS: Final = 30.0
 # Kafka's limit: a SaslHandshake that comes sooner is refused as if there were no re-authentication.
 _REAUTHENTICATION_SECONDS: Final = 1.0
 _SASL_HANDSHAKE: Final = b"\x00\x11"
@@ -36,18 +35,11 @@ class ConnectionLogin:
         self._login: Login | None = None
         self._ends_at: float | None = None  # None: the session has no end
         self._reauthenticated_at: float | None = None
-        self._exchange: SaslExchange | None = None
-        self._begin()
+        self._exchange: SaslExchange | None = self._new_exchange()
 
-    def _begin(self) -> None:
-        listener, connection = self._listener, self._connection
-        self._exchange = listener.new_exchange(self._login)
-        connection.reader.max_frame_size = listener.max_receive_size
-        connection.set_deadline(listener.deadlines.add(LOGIN_SECONDS, self._on_timeout))
-
-    def _on_timeout(self) -> None:
-        self._listener.count_failure(self._connection, f"no login within {LOGIN_SECONDS:g} s")
-        self._connection.close()
+    def _new_exchange(self) -> SaslExchange:
+        self._connection.reader.max_frame_size = self._listener.max_receive_size
+        return self._listener.new_exchange(self._login)
 
     def handle(self, connection: Connection, frame: memoryview, slot: RequestSlot) -> None:
         """Handles a frame in place of dispatch, which gets it if the client is logged in."""
@@ -73,7 +65,8 @@ class ConnectionLogin:
             last = self._reauthenticated_at
             if last is None or now - last >= _REAUTHENTICATION_SECONDS:
                 self._reauthenticated_at = now
-                self._begin()
+                self._exchange = self._new_exchange()
+                self._listener.logins.begin(self._connection, now)
                 return True
         if now >= self._ends_at:
             self._listener.expired_sessions += 1
@@ -84,7 +77,7 @@ class ConnectionLogin:
         listener, connection = self._listener, self._connection
         listener.count_success(is_again=self._login is not None)
         self._exchange, self._login = None, login
-        connection.set_deadline(None)
+        listener.logins.finish(connection)
         connection.reader.max_frame_size = listener.max_request_size
         cast(ClientSession, connection.session).principal = f"User:{login.user}"
         if login.session_ms is None:
@@ -100,7 +93,7 @@ class ConnectionLogin:
         """
         listener, connection = self._listener, self._connection
         listener.count_failure(connection, step.failure or "")
-        connection.set_deadline(None)
+        listener.logins.finish(connection)
         connection.hold()
 
         def end() -> None:

@@ -39,6 +39,7 @@ class SaslListener:
         self.deadlines = deadlines
         self.clock = clock
         self.handle = dispatch.handle
+        self.logins = network.logins
         self.successes = 0
         self.failures = 0
         self.reauthentications = 0

@@ -34,7 +34,7 @@ from kbroker.server.wire.network import Network
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.send_queue import BLOCKED, READING_AHEAD, SendQueue
 from kbroker.server.wire.sendfile import SendableSlice
-from kbroker.server.wire.transport import BYTES, Transport
+from kbroker.server.wire.transport import BYTES, SecureTransport, Transport
 
 __all__ = ["FRAMES_PER_TURN", "TURN_SECONDS", "Connection", "HandleFrame", "Watcher"]
 
@@ -92,7 +92,6 @@ class Watcher(Protocol):
 class Connection:
     __slots__ = (
         "_charged",
-        "_deadline",
         "_ending",
         "_handle",
         "_marked_at",
@@ -103,6 +102,7 @@ class Connection:
         "_recv_into",
         "_run",
         "_run_state",
+        "_secure",
         "_send_queue",
         "_slots",
         "_transport",
@@ -126,7 +126,9 @@ class Connection:
         listener_name: str = "PLAINTEXT",
         peer_host: str = "",
         peer_port: int = 0,
+        secure: SecureTransport | None = None,
     ) -> None:
+        """`secure`: the transport again, if it is one that buffers; None for plaintext."""
         self.id = next(_ids)
         self.listener_name = listener_name
         self.peer_host = peer_host
@@ -138,6 +140,7 @@ class Connection:
         self._network = network
         self._watcher = watcher
         self._transport = transport
+        self._secure = secure
         self._recv_into = transport.recv_into
         self._handle: HandleFrame = network.handler.handle
         self._run = network.run
@@ -148,7 +151,6 @@ class Connection:
         self._watched = _FOR_READING
         self._ending = OPEN
         self._run_state = OUTSIDE
-        self._deadline: Deadline | None = None
         self._mute_deadline: Deadline | None = None  # None: not muted
         self._muted_until = 0.0
         self._marked_at = 0.0  # when the progress of `reader` was marked
@@ -191,6 +193,9 @@ class Connection:
             except OSError:
                 self.close()
                 return
+            except PeerError as error:
+                self.drop(str(error))
+                return
             if count == 0:
                 # The parked fetch of a client that has disconnected must not stay. A client that has only shut down
                 # its writing half loses its parked requests too.
@@ -199,11 +204,17 @@ class Connection:
             reader.received(count)
             self.last_active = self._network.now
         self._handle_frames()
+        if self._secure is not None and self._secure.has_pending and self._ending == OPEN:
+            self._watcher.call_again(self)
 
     def on_turn(self) -> None:
-        """Handles frames that an earlier turn has left over."""
-        if self._reading == READING and self.reader.is_unfinished and self._run_state < HANDLED:
+        """Handles frames, or bytes of a secure transport, that an earlier turn has left over."""
+        if self._reading != READING or self._run_state >= HANDLED:
+            return
+        if self.reader.is_unfinished:
             self._handle_frames()
+        elif self._secure is not None and self._secure.has_pending:
+            self.on_readable()
 
     def on_writable(self) -> None:
         if self._ending != CLOSED:
@@ -265,12 +276,6 @@ class Connection:
         """Passes the frames of later turns to `handle` instead. A frame of this turn still goes to the old one."""
         self._handle = handle
 
-    def set_deadline(self, deadline: Deadline | None) -> None:
-        """Replaces the deadline of the login. It is cancelled when another one is set, or the connection is closed."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = deadline
-
     # Called by handlers
 
     def hold(self) -> None:
@@ -331,10 +336,9 @@ class Connection:
         self._reading = STOPPED
         if self._mute_deadline is not None:
             self._mute_deadline.cancel()
-        if self._deadline is not None:
-            self._deadline.cancel()
         network = self._network
         network.connections.discard(self)
+        network.logins.finish(self)
         self._watcher.forget(self)
         self._transport.close()
         self._send_queue.close()
@@ -492,7 +496,9 @@ class Connection:
         if watched != self._watched:
             self._watched = watched
             self._watcher.watch(self, reading=reading == READING, writing=queue.state == BLOCKED)
-        if reading == READING and self.reader.is_unfinished:
+        if reading == READING and (
+            self.reader.is_unfinished or (self._secure is not None and self._secure.has_pending)
+        ):
             self._watcher.call_again(self)
 
     def _next_reading(self, unsent: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -13,6 +14,9 @@ from kbroker.server.wire.epoll_watcher import EpollWatcher
 from kbroker.server.wire.listener import Listener, bind_all
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.task_watcher import TaskWatcher
+
+if TYPE_CHECKING:
+    from kbroker.server.wire.tls_transport import ListenerTls
 
 __all__ = ["SocketServer"]
 
@@ -33,13 +37,22 @@ class SocketServer:
         self._is_empty = trio.Event()
 
     def listen(
-        self, name: str, host: str, port: int, on_open: Callable[[Connection], None] | None = None
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        tls: ListenerTls | None = None,
+        begin_login: Callable[[Connection], None] | None = None,
     ) -> Listener:
         """Binds now, so that a port in use fails early. Connections wait in the backlog until `run` accepts them.
 
-        `on_open` is called with each new connection, before its first frame.
+        `tls`, `begin_login`: as in `Listener`.
         """
-        listener = Listener(self.network, name, bind_all(host, port), portable=self.is_portable, on_open=on_open)
+        sockets = bind_all(host, port)
+        listener = Listener(
+            self.network, name, sockets, portable=self.is_portable, tls=tls, begin_login=begin_login
+        )
         self.listeners.append(listener)
         return listener
 

@@ -115,6 +115,8 @@ class TaskWatcher:
     def _call(self, connection: Connection, method: Callable[[], None]) -> None:
         run = self._network.run
         run.begin(self._network.clock.monotonic())
+        if self._listener.tls_state is not None:
+            self._listener.tls_state.begin_round()
         try:
             self._network.call(connection, method)
         finally:
