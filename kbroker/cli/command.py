@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 __all__ = [
+    "SELECTED_PROFILE",
     "Command",
     "Example",
     "Function",
@@ -113,6 +114,8 @@ def profile_option(function: Function) -> Function:
     )(function)
 
 
+SELECTED_PROFILE: Final = "kbroker.selected_profile"
+"""Key of click's `Context.meta`: the Profile whose addresses were selected."""
 _PROFILE: Final = "kbroker.profile"
 _IS_PROFILE_TYPED: Final = "kbroker.is_profile_typed"
 
@@ -137,7 +140,10 @@ def _select_bootstrap(ctx: click.Context, option: click.Parameter, given: str) -
     if source is ParameterSource.ENVIRONMENT and not ctx.meta.get(_IS_PROFILE_TYPED):
         return given
     profile = find_profile(ctx.meta.get(_PROFILE))
-    return given if profile is None else profile.bootstrap
+    if profile is None:
+        return given
+    ctx.meta[SELECTED_PROFILE] = profile
+    return profile.bootstrap
 
 
 def _complete_profiles(_ctx: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:

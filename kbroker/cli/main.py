@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "offsets": "Show earliest and latest offsets, or offsets by timestamp.",
     "transactions": "List, describe and abort transactions, and find those that hang.",
     "configs": "Describe and alter configs of topics, brokers and groups.",
+    "users": "Add, list and remove users that log in with SCRAM.",
     "quotas": "List, set and delete client quotas.",
     "certs": "Make certificates for development.",
     "cluster": "Describe the cluster, and move replicas between its brokers.",

@@ -7,13 +7,19 @@
 
     [profiles.prod]
     bootstrap = ["kafka1.example.com:9092", "kafka2.example.com:9092"]
+    security.protocol = "SASL_PLAINTEXT"
+    sasl.mechanism = "SCRAM-SHA-512"
+    sasl.username = "alice"
+    sasl.password_file = "~/.config/kbroker/prod.password"
 
-The tables `tls` and `sasl` of a profile are reserved. They are refused: kbroker must not connect without them.
+A secret is written as it is (`sasl.password`), or taken from an environment variable (`sasl.password_env`) or from the
+first line of a file (`sasl.password_file`). Files with secrets must not be readable by others.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,12 +30,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Profile", "config_file", "find_profile", "profile_names"]
 
-_RESERVED: Final = ("tls", "sasl")
+_RESERVED: Final = ("tls", "ssl")
+_READABLE_BY_OTHERS: Final = 0o004
+# Kafka's name -> key in the table `sasl`. The second ones may come from the environment or a file.
+_SASL_TEXTS: Final = {"sasl.mechanism": "mechanism", "sasl.username": "username"}
+_SASL_SECRETS: Final = {"sasl.password": "password", "sasl.oauthbearer.token": "token"}
 
 
 class Profile(NamedTuple):
     name: str
     bootstrap: str
+    properties: Mapping[str, str] = {}
+    """Security of its connections, under Kafka's names. May contain secrets."""
+
+    def __repr__(self) -> str:
+        return f"Profile({self.name!r}, {self.bootstrap!r})"
 
 
 def config_file() -> Path:
@@ -74,8 +89,55 @@ def profile_names() -> list[str]:
 def _read(name: str, table: TomlTable) -> Profile:
     for key in _RESERVED:
         if key in table:
-            problem = f"{table.name_of(key)} is set, but kbroker cannot connect with TLS or SASL yet"
+            problem = f"{table.name_of(key)} is set, but kbroker cannot connect with TLS yet"
             raise table.problem(problem, key=key)
     bootstrap = ",".join(table.texts("bootstrap"))
+    properties = {**_security(table), **_sasl(table)}
     table.end()
-    return Profile(name, bootstrap)
+    return Profile(name, bootstrap, properties)
+
+
+def _security(table: TomlTable) -> dict[str, str]:
+    security = table.table("security")
+    protocol = security.optional_text("protocol")
+    security.end()
+    return {} if protocol is None else {"security.protocol": protocol}
+
+
+def _sasl(table: TomlTable) -> dict[str, str]:
+    sasl = table.table("sasl")
+    properties = {name: sasl.text(key) for name, key in _SASL_TEXTS.items() if key in sasl}
+    for name, key in _SASL_SECRETS.items():
+        if (secret := _secret(sasl, key)) is not None:
+            properties[name] = secret
+    jaas = sasl.table("jaas")
+    if (config := _secret(jaas, "config")) is not None:
+        properties["sasl.jaas.config"] = config
+    jaas.end()
+    sasl.end()
+    return properties
+
+
+def _secret(table: TomlTable, key: str) -> str | None:
+    """Returns a secret from the table, the environment or a file. None if none of them is named."""
+    if key in table:
+        _check_private(table.path, table, key)
+        return table.text(key)
+    if (variable := table.optional_text(f"{key}_env")) is not None:
+        if variable not in os.environ:
+            raise table.problem(f"the environment variable {variable} is not set", key=f"{key}_env")
+        return os.environ[variable]
+    if (name := table.optional_text(f"{key}_file")) is not None:
+        path = Path(name).expanduser()
+        _check_private(path, table, f"{key}_file")
+        return path.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    return None
+
+
+def _check_private(path: Path, table: TomlTable, key: str) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError as problem:
+        raise table.problem(f"could not read {path}: {problem.strerror}", key=key) from None
+    if mode & _READABLE_BY_OTHERS:
+        raise table.problem(f"{path} holds a secret and is readable by others. Run: chmod 600 {path}", key=key)

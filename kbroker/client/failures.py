@@ -12,6 +12,7 @@ __all__ = [
     "BrokerRefusal",
     "ConnectionFailed",
     "CouldNotConnect",
+    "LoginFailed",
     "NoSuchGroup",
     "NoSuchTopic",
     "NotServed",
@@ -31,6 +32,13 @@ class CouldNotConnect(ConnectionFailed):
 
     def __init__(self, address: object, detail: str = "") -> None:
         super().__init__(address, f"Could not connect to {address}{detail}")
+
+
+class LoginFailed(ConnectionFailed):
+    """The broker refused the login, or could not prove its own identity."""
+
+    def __init__(self, address: object, reason: str) -> None:
+        super().__init__(address, f"Could not log in to {address}: {reason}")
 
 
 class NotServed(UserError):

@@ -31,7 +31,27 @@ from kbroker.config.key import (
 __all__ = ["SaslConfig"]
 
 _SECURITY: Final = "org.apache.kafka.common.security"
-_WITH_EFFECT: Final[frozenset[str]] = frozenset()
+_WITH_EFFECT: Final[frozenset[str]] = frozenset(
+    {
+        "connection.failed.authentication.delay.ms",
+        "connections.max.reauth.ms",
+        "sasl.enabled.mechanisms",
+        "sasl.jaas.config",
+        "sasl.mechanism.inter.broker.protocol",
+        "sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.server.callback.handler.class",
+        "sasl.server.max.receive.size",
+    }
+)
 """Names of the configs that the code reads. `supported.py` refuses the start if another one is set."""
 
 

@@ -15,7 +15,7 @@ from kbroker.errors import UserError
 
 __all__ = ["check_supported"]
 
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SECURITY: Final = re.compile(
     r"([^.]+\.)?(ssl|sasl)\..+"
     r"|zookeeper\.(ssl\..+|set\.acl)"

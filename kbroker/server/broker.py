@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
     from kbroker.server.listener_tls import ReloadableTls
+    from kbroker.server.wire.connection import Connection
 
 __all__ = ["run_broker"]
 
@@ -222,7 +223,8 @@ class _Broker:
             status.context, status.network, status.dispatch = context, network, dispatch
             status.peers = self._replicas.peers
             try:
-                listeners = [self._listen(server, endpoint) for endpoint in config.endpoints]
+                logins = await self._logins(context, dispatch, network, background)
+                listeners = [self._listen(server, endpoint, logins.get(endpoint.name)) for endpoint in config.endpoints]
                 ports = {listener.name: listener.port for listener in listeners}
                 await self._register(background, _advertised(config, ports), recovered)
                 if self._member is None:
@@ -269,11 +271,25 @@ class _Broker:
                 server.stop_accepting()
                 background.cancel_scope.cancel()
 
-    def _listen(self, server: SocketServer, endpoint: Endpoint) -> Listener:
+    async def _logins(
+        self, context: Context, dispatch: Dispatch, network: Network, background: trio.Nursery
+    ) -> dict[str, Callable[[Connection], None]]:
+        """Returns what begins the login of each new connection, by listener. Empty without a SASL listener."""
+        if not any(endpoint.security_protocol.startswith("SASL_") for endpoint in self._config.endpoints):
+            return {}
+        from kbroker.server.authentication.sasl_listeners import open_sasl_listeners
+
+        listeners = await open_sasl_listeners(context, dispatch, network, background)
+        self._status.sasl_listeners = listeners
+        return {name: listener.on_open for name, listener in listeners.items()}
+
+    def _listen(
+        self, server: SocketServer, endpoint: Endpoint, begin_login: Callable[[Connection], None] | None
+    ) -> Listener:
         name, host, port, protocol = endpoint
         if protocol == "PLAINTEXT":
             return server.listen(name, host, port)
-        return server.listen(name, host, port, tls=self._tls.get(name), needs_login=protocol.startswith("SASL_"))
+        return server.listen(name, host, port, tls=self._tls.get(name), begin_login=begin_login)
 
     async def _rename_strays(self, member: ClusterMember) -> None:
         """Renames the logs that this broker does not have any more: it was down when they were deleted or moved."""

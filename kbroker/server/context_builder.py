@@ -27,6 +27,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.partition import Partition
 from kbroker.server.access.authorization import AllowAll
+from kbroker.server.cluster import connect_to_broker
 from kbroker.server.context import Context
 from kbroker.server.coordinators.producer_ids import ProducerIds
 from kbroker.server.quotas.request_quotas import Quotas
@@ -147,6 +148,7 @@ class ContextBuilder:
             broker_id=self._broker_id,
             listener_name=config.inter_broker_endpoint.name,
             timeout_s=config.request_timeout_ms / 1000,
+            connect=None if self._member is None else connect_to_broker(config),
         )
         transactions = TransactionCoordinator(
             broker_id=self._broker_id,

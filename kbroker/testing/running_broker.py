@@ -22,7 +22,16 @@ from kbroker.server.requests.request import Handler
 from kbroker.testing.faults import Faults
 from kbroker.testing.kafka_record import KafkaRecord, NewRecord, produce, read_records
 from kbroker.testing.lone_exceptions import lone_exceptions
-from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of, warn_about
+from kbroker.testing.logins import SASL_PROTOCOL, BrokerUsers
+from kbroker.testing.settings import (
+    Setting,
+    Topics,
+    config_for_tests,
+    listener_properties,
+    properties_of,
+    topics_of,
+    warn_about,
+)
 from kbroker.web.monitor import run_monitored_broker
 
 __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "running_with"]
@@ -31,7 +40,11 @@ __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "runnin
 class RunningBroker:
     """A broker that runs in the current trio loop, and its interceptor."""
 
-    def __init__(self, faults: Faults | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, faults: Faults | None = None, clock: Clock | None = None, users: BrokerUsers | None = None
+    ) -> None:
+        self._users = users
+        self._security = None if users is None else users.helper_security
         self._clock = SystemClock() if clock is None else clock
         self.host = ""
         self.port = 0
@@ -75,7 +88,7 @@ class RunningBroker:
     async def produce(self, topic: str, records: Iterable[NewRecord]) -> None:
         """Writes records to a topic, and returns when they are committed."""
         self._running()
-        await produce(Address(self.host, self.port), topic, records, self._clock.now_ms())
+        await produce(Address(self.host, self.port), topic, records, self._clock.now_ms(), self._security)
 
     async def records(
         self, topic: str, count: int | None = None, *, timeout: float = 10.0, read_committed: bool = True
@@ -86,7 +99,19 @@ class RunningBroker:
         """
         self._running()
         address = Address(self.host, self.port)
-        return await read_records(address, topic, count, timeout=timeout, read_committed=read_committed)
+        return await read_records(
+            address, topic, count, timeout=timeout, read_committed=read_committed, security=self._security
+        )
+
+    def client_settings(self, user: str, mechanism: str = "PLAIN") -> dict[str, str]:
+        """Returns the settings with which a client logs in as one of the `users`, with the names of librdkafka."""
+        if self._users is None:
+            raise UserError("The broker has no users: create it with users={'name': 'password'}")
+        return {"bootstrap.servers": self.bootstrap, **self._users.client_settings(user, mechanism)}
+
+    async def store_users(self) -> None:
+        if self._users is not None:
+            await self._users.store(self._running().controller)
 
     async def stop(self) -> None:
         """Shuts down cleanly; all data is on disk when this returns. No-op if the broker is already stopped."""
@@ -160,16 +185,24 @@ class Bootstrap(str):
 
 @asynccontextmanager
 async def run_broker(
-    *, topics: Topics = (), data_dir: str | os.PathLike[str] | None = None, **settings: Setting
+    *,
+    topics: Topics = (),
+    data_dir: str | os.PathLike[str] | None = None,
+    users: Mapping[str, str] | None = None,
+    **settings: Setting,
 ) -> AsyncIterator[Bootstrap]:
     """Runs a broker and yields its HOST:PORT. Settings have Kafka's names, with underscores for dots.
 
-    Without `data_dir`, the data is removed on exit.
+    Without `data_dir`, the data is removed on exit. `users`: passwords by name. Clients must then log in with SASL.
     """
-    config = config_for_tests(properties_of(settings))
+    logins = None if users is None else BrokerUsers(users)
+    properties = properties_of(settings)
+    if logins is not None:
+        properties = {**listener_properties(None, "", protocol=SASL_PROTOCOL), **logins.properties([SASL_PROTOCOL]), **properties}
+    config = config_for_tests(properties)
     warn_about(config, stacklevel=3)
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
-        async with running_with(config, data_dir or temporary, topics_of(topics)) as broker:
+        async with running_with(config, data_dir or temporary, topics_of(topics), users=logins) as broker:
             yield Bootstrap(broker)
 
 
@@ -194,11 +227,13 @@ async def running_with(
     topics: Sequence[tuple[str, int]],
     faults: Faults | None = None,
     clock: Clock | None = None,
+    users: BrokerUsers | None = None,
 ) -> AsyncIterator[RunningBroker]:
-    broker = RunningBroker(faults, clock)
+    broker = RunningBroker(faults, clock, users)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker._run, config, os.fspath(data_dir), topics)
         try:
+            await broker.store_users()
             yield broker
         finally:
             with trio.CancelScope(shield=True):

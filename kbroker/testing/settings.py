@@ -54,21 +54,25 @@ def warn_about(config: BrokerConfig, *, stacklevel: int) -> None:
 
 
 def listener_properties(
-    container_host: str | None, container_bind: str, ports: Mapping[str, int] | None = None
+    container_host: str | None,
+    container_bind: str,
+    ports: Mapping[str, int] | None = None,
+    *,
+    protocol: str = "PLAINTEXT",
 ) -> dict[str, str]:
     """Returns the listeners on loopback and, with `container_host`, for clients in containers.
 
-    `ports`: port of each listener; None for free ports.
+    `ports`: port of each listener; None for free ports. `protocol`: security protocol, and name of the first listener.
     """
-    port_of = dict.fromkeys(("PLAINTEXT", CONTAINERS), 0) if ports is None else ports
-    listeners = f"PLAINTEXT://{format_address(_LOOPBACK, port_of['PLAINTEXT'])}"
+    port_of = dict.fromkeys((protocol, CONTAINERS), 0) if ports is None else ports
+    listeners = f"{protocol}://{format_address(_LOOPBACK, port_of[protocol])}"
     if container_host is None:
         return {"listeners": listeners}
     port = port_of[CONTAINERS]
     return {
         "listeners": f"{listeners},{CONTAINERS}://{format_address(container_bind, port)}",
         "advertised.listeners": f"{listeners},{CONTAINERS}://{format_address(container_host, port)}",
-        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{CONTAINERS}:PLAINTEXT",
+        "listener.security.protocol.map": f"{protocol}:{protocol},{CONTAINERS}:{protocol}",
     }
 
 

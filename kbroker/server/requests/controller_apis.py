@@ -22,6 +22,7 @@ CONTROLLER_APIS: Final = frozenset(
         43,  # ElectLeaders
         45,  # AlterPartitionReassignments
         46,  # ListPartitionReassignments
+        51,  # AlterUserScramCredentials
         56,  # AlterPartition
         57,  # UpdateFeatures
         58,  # Envelope

@@ -36,7 +36,7 @@ from kbroker.server.wire.send_queue import BLOCKED, READING_AHEAD, SendQueue
 from kbroker.server.wire.sendfile import SendableSlice
 from kbroker.server.wire.transport import BYTES, SecureTransport, Transport
 
-__all__ = ["FRAMES_PER_TURN", "TURN_SECONDS", "Connection", "Watcher"]
+__all__ = ["FRAMES_PER_TURN", "TURN_SECONDS", "Connection", "HandleFrame", "Watcher"]
 
 FRAMES_PER_TURN: Final = 64
 # A turn with more frames ends after so long: requests of one client may be slow, and other clients wait for their turn.
@@ -66,6 +66,9 @@ _FOR_READING: Final = 1
 _FOR_WRITING: Final = 2
 
 _ids = itertools.count(1)
+
+HandleFrame = Callable[["Connection", memoryview, RequestSlot], None]
+"""Handles one frame of a connection, like `FrameHandler.handle`."""
 
 
 class Watcher(Protocol):
@@ -139,7 +142,7 @@ class Connection:
         self._transport = transport
         self._secure = secure
         self._recv_into = transport.recv_into
-        self._handle = network.handler.handle
+        self._handle: HandleFrame = network.handler.handle
         self._run = network.run
         self._slots: deque[RequestSlot] = deque()
         self._send_queue = SendQueue(transport)
@@ -266,6 +269,12 @@ class Connection:
         if self._reading == NO_MEMORY:
             self._reading = PAUSED
         self._settle()
+
+    # Called by logins
+
+    def handle_with(self, handle: HandleFrame) -> None:
+        """Passes the frames of later turns to `handle` instead. A frame of this turn still goes to the old one."""
+        self._handle = handle
 
     # Called by handlers
 

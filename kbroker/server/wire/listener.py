@@ -40,11 +40,11 @@ class Listener:
         *,
         portable: bool,
         tls: ListenerTls | None = None,
-        needs_login: bool = False,
+        begin_login: Callable[[Connection], None] | None = None,
     ) -> None:
-        """`tls`: None for a listener without TLS. `needs_login`: whether clients log in after the handshake (SASL).
+        """`tls`: None for a listener without TLS. `begin_login`: None if clients do not log in (SASL).
 
-        Then the owner of the login calls `Network.logins.finish`.
+        It is called with each new connection. When the client is logged in, `Network.logins.finish` must be called.
         """
         self.name = name
         self.sockets = sockets
@@ -52,7 +52,7 @@ class Listener:
         """What its TLS connections share; None for a listener without TLS."""
         self._network = network
         self._portable = portable
-        self._needs_login = needs_login
+        self._begin_login = begin_login
         if tls is not None:
             from kbroker.server.wire.tls_transport import TlsListenerState  # loads OpenSSL
 
@@ -124,7 +124,9 @@ class Listener:
             accepted.close()
             return
         connection = self._connect(transport, watcher, host, address[1])
-        if self._needs_login or self.tls_state is not None:
+        if self._begin_login is not None:
+            self._begin_login(connection)
+        if self._begin_login is not None or self.tls_state is not None:
             self._network.logins.begin(connection, self._network.clock.monotonic())
         opened(connection)
 
@@ -143,7 +145,7 @@ class Listener:
 
     def _on_handshake(self, tls: ListenerTls, connection: Connection, certificate: bytes | None) -> None:
         tls.on_handshake(connection, certificate)
-        if not self._needs_login:
+        if self._begin_login is None:
             self._network.logins.finish(connection)
 
 

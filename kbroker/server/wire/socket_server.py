@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -36,15 +37,21 @@ class SocketServer:
         self._is_empty = trio.Event()
 
     def listen(
-        self, name: str, host: str, port: int, *, tls: ListenerTls | None = None, needs_login: bool = False
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        tls: ListenerTls | None = None,
+        begin_login: Callable[[Connection], None] | None = None,
     ) -> Listener:
         """Binds now, so that a port in use fails early. Connections wait in the backlog until `run` accepts them.
 
-        `tls`, `needs_login`: as in `Listener`.
+        `tls`, `begin_login`: as in `Listener`.
         """
         sockets = bind_all(host, port)
         listener = Listener(
-            self.network, name, sockets, portable=self.is_portable, tls=tls, needs_login=needs_login
+            self.network, name, sockets, portable=self.is_portable, tls=tls, begin_login=begin_login
         )
         self.listeners.append(listener)
         return listener

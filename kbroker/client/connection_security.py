@@ -1,0 +1,14 @@
+"""What a connection needs to be accepted by a secured listener. Shared by all connections to one cluster."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.security.client_login import ClientLogin
+
+__all__ = ["ConnectionSecurity"]
+
+
+class ConnectionSecurity(NamedTuple):
+    login: ClientLogin | None = None
+    """Login with SASL; None without SASL."""
