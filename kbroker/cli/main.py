@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "configs": "Describe and alter configs of topics, brokers and groups.",
     "users": "Add, list and remove users that log in with SCRAM.",
     "quotas": "List, set and delete client quotas.",
+    "certs": "Make certificates for development.",
     "cluster": "Describe the cluster, and move replicas between its brokers.",
     "leaders": "Elect partition leaders.",
     "log-dirs": "Show the data directories of brokers and the size of their partitions.",

@@ -9,7 +9,14 @@ from kbroker.errors import UserError
 if TYPE_CHECKING:
     from kbroker.config.broker import BrokerConfig
 
-__all__ = ["Endpoint", "advertised_endpoints", "format_address", "inter_broker_endpoint", "listener_endpoints"]
+__all__ = [
+    "SECURITY_PROTOCOLS",
+    "Endpoint",
+    "advertised_endpoints",
+    "format_address",
+    "inter_broker_endpoint",
+    "listener_endpoints",
+]
 
 
 def format_address(host: str, port: int) -> str:
@@ -29,7 +36,7 @@ class Endpoint(NamedTuple):
         return f"{self.name}://{format_address(self.host, self.port)}"
 
 
-_SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _WILDCARDS: Final = ("0.0.0.0", "::")
 
 
@@ -110,7 +117,7 @@ def _protocols(config: BrokerConfig) -> dict[str, str]:
     protocols: dict[str, str] = {}
     for pair in config.listener_security_protocol_map:
         name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
-        if not colon or protocol not in _SECURITY_PROTOCOLS:
+        if not colon or protocol not in SECURITY_PROTOCOLS:
             raise UserError(f"listener.security.protocol.map has the invalid entry '{pair}': expected NAME:PROTOCOL")
         protocols[name] = protocol
     return protocols
