@@ -1,11 +1,11 @@
-"""The only module that uses the library `cryptography`: PKCS12 stores, and new keys and certificates.
+"""The only module that uses the library `cryptography`: PKCS12 stores, new keys and certificates, EC signatures.
 
 The library is the extra `kbroker[tls]`. PEM and JKS work without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from kbroker.errors import UserError
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["IssuedCertificate", "new_authority", "new_certificate", "read_pkcs12"]
+__all__ = ["IssuedCertificate", "elliptic_signature_check", "new_authority", "new_certificate", "read_pkcs12"]
 
 
 def _missing(what: str) -> UserError:
@@ -170,3 +170,36 @@ def _issue(builder: Any, key: Any, signing_key: Any) -> IssuedCertificate:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ).decode(),
     )
+
+
+def elliptic_signature_check(curve: str, x: int, y: int) -> Callable[[bytes, bytes], bool]:
+    """Returns a function that verifies ECDSA signatures (two numbers of one size) of a public key, a point of a curve.
+
+    Raises ValueError if it is no point of the curve, and UserError without the library.
+    """
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec, utils
+    except ImportError:
+        raise _missing("An EC key of a key set") from None
+    curves: dict[str, tuple[ec.EllipticCurve, hashes.HashAlgorithm]] = {
+        "P-256": (ec.SECP256R1(), hashes.SHA256()),
+        "P-384": (ec.SECP384R1(), hashes.SHA384()),
+        "P-521": (ec.SECP521R1(), hashes.SHA512()),
+    }
+    kind, digest = curves[curve]
+    key = ec.EllipticCurvePublicNumbers(x, y, kind).public_key()
+    size = (kind.key_size + 7) // 8
+
+    def verify(signed: bytes, signature: bytes) -> bool:
+        if len(signature) != 2 * size:
+            return False
+        r, s = (int.from_bytes(part, "big") for part in (signature[:size], signature[size:]))
+        try:
+            key.verify(utils.encode_dss_signature(r, s), signed, ec.ECDSA(digest))
+        except InvalidSignature:
+            return False
+        return True
+
+    return verify

@@ -14,6 +14,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from kbroker.errors import UserError
+from kbroker.security.cryptography_library import elliptic_signature_check
+
 __all__ = ["MAX_JWKS_BYTES", "JsonWebKeys", "VerificationKey", "decode_base64url", "parse_jwks"]
 
 MAX_JWKS_BYTES: Final = 1 << 20
@@ -71,7 +74,7 @@ def parse_jwks(data: bytes) -> JsonWebKeys:
         raise ValueError("not a JSON Web Key Set: 'keys' is not a list")
     found = [key for entry in entries[:_MAX_KEYS] if isinstance(entry, dict) and (key := _key(entry)) is not None]
     if not found:
-        raise ValueError("the key set has no RSA or EC key for signatures")
+        raise ValueError("the key set has no RSA key for signatures, and no EC key that can be used (kbroker[tls])")
     return JsonWebKeys(found)
 
 
@@ -179,7 +182,7 @@ def _elliptic_key(entry: Mapping[str, Any]) -> tuple[frozenset[str], Callable[[s
     if len(x) != size or len(y) != size:
         raise ValueError("invalid point of an EC key")
     try:
-        from kbroker.security.elliptic_curves import signature_check
-    except ImportError:
-        raise ValueError("EC keys need the extra kbroker[tls]") from None
-    return frozenset((algorithm,)), signature_check(entry["crv"], x, y)
+        check = elliptic_signature_check(entry["crv"], int.from_bytes(x, "big"), int.from_bytes(y, "big"))
+    except UserError as problem:
+        raise ValueError(str(problem)) from None
+    return frozenset((algorithm,)), lambda _algorithm, signed, signature: check(signed, signature)

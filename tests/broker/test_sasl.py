@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import struct
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,15 @@ from kbroker.client.client_properties import client_security
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.client.connection import connect as connect_client
 from kbroker.client.failures import LoginFailed
+from kbroker.client.quotas import alter_quotas
 from kbroker.client.scram_users import delete_scram_user, describe_scram_users, set_scram_password
 from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.registry import api
 from kbroker.security.jaas import PLAIN_LOGIN_MODULE, quote_jaas
-from kbroker.server.authentication import connection_login
+from kbroker.server import broker as broker_module
+from kbroker.server.wire.connection import Connection
+from kbroker.server.wire.connection_limits import ConnectionLimits
 from kbroker.testing.running_broker import RunningBroker
 from tests.broker.batches import make_batch
 from tests.broker.conftest import Connect, StartBroker
@@ -98,19 +104,8 @@ async def test_any_name_may_be_a_user(broker: RunningBroker, connect_to: Connect
 
 
 def connections_of(broker: RunningBroker) -> list[Any]:
-    slot: list[Any] = []
-
-    def collect(connection: Any) -> None:
-        slot.append(connection)
-
-    import gc
-
-    from kbroker.server.wire.connection import Connection
-
-    for found in gc.get_objects():
-        if isinstance(found, Connection) and not found.is_closed:
-            collect(found)
-    return slot
+    """Returns the open connections. Nothing that a test may use refers to them, so they are found by their type."""
+    return [found for found in gc.get_objects() if isinstance(found, Connection) and not found.is_closed]
 
 
 async def test_requests_behind_the_last_token_are_served_after_it(broker: RunningBroker, connect_to: Connect) -> None:
@@ -214,7 +209,7 @@ async def test_thousands_of_half_frames_before_the_login_hold_little_memory(
 async def test_a_client_that_never_logs_in_is_closed(
     start_broker: StartBroker, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_login, "LOGIN_SECONDS", 0.05)
+    monkeypatch.setattr(broker_module, "ConnectionLimits", partial(ConnectionLimits, max_login_ms=50))
     broker = await start_broker(sasl_properties())
     client = await connect_to(broker)
     await client.send_bytes(b"\0")
@@ -398,8 +393,6 @@ async def test_this_client_renews_its_login_before_the_session_ends(start_broker
 
 
 async def test_a_quota_of_a_user_holds_for_that_user_only(broker: RunningBroker, admin: Cluster) -> None:
-    from kbroker.client.quotas import alter_quotas
-
     await alter_quotas(admin, {"user": "bob"}, limits={"producer_byte_rate": 1.0})
     waits = {}
     for user in ("alice", "bob"):
@@ -407,8 +400,6 @@ async def test_a_quota_of_a_user_holds_for_that_user_only(broker: RunningBroker,
             [Address(broker.host, broker.port)], security=security_of(user, USERS[user])
         ) as cluster:
             connection = await cluster.any_connection()
-            from kbroker.protocol.registry import api
-
             response = await connection.send(api(0), at_most=9, **produce_members("quotas", make_batch(bytes(5000))))
             waits[user] = response.throttle_time_ms
     assert waits["alice"] == 0
