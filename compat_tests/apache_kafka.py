@@ -114,11 +114,15 @@ class JavaTools:
 
 @contextmanager
 def run_apache_kafka(tools: JavaTools, directory: Path, more_properties: str = "") -> Iterator[str]:
-    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end."""
+    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end.
+
+    `more_properties` may name its ports, {port} and {controller_port}.
+    """
     port, controller_port = free_ports(2)
     properties = directory / "server.properties"
     text = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
-    properties.write_text(text + more_properties)
+    more = more_properties.replace("{port}", str(port)).replace("{controller_port}", str(controller_port))
+    properties.write_text(text + more)
     tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
     log = directory / "apache-kafka.log"
     options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")

@@ -239,6 +239,7 @@ class _Broker:
             status = self._status
             status.context, status.network, status.dispatch = context, network, dispatch
             status.peers = self._replicas.peers
+            status.tls_listeners = self._tls
             try:
                 logins = await self._logins(context, dispatch, network, background)
                 listeners = [self._listen(server, endpoint, logins.get(endpoint.name)) for endpoint in config.endpoints]
@@ -250,6 +251,10 @@ class _Broker:
                 background.start_soon(self._flusher.run)
                 background.start_soon(self._replicas.fetch_wakeups.run)
                 background.start_soon(self._maintenance(context).run)
+                if self._tls:
+                    from kbroker.server.certificate_expiry import watch_expiry
+
+                    background.start_soon(watch_expiry, self._tls, self._clock)
                 status.cleaner = cleaner = LogCleaner(self._replicas, self._flusher, config, self._clock)
                 self._controller.add_listener(cleaner.on_image)
                 background.start_soon(cleaner.run)

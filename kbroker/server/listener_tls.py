@@ -40,6 +40,8 @@ class ReloadableTls:
         self.name = name
         self.outbound: ClientTls | None = None
         """Connections to other brokers, which use the keys of this listener too; None for any other listener."""
+        self.handshakes = 0
+        self.failed_handshakes = 0
         self._config = config
         self._is_between_brokers = config.inter_broker_endpoint.name == name and bool(config.zookeeper_connect)
         listener_config = config.listener_config(name)
@@ -55,7 +57,11 @@ class ReloadableTls:
     def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         return self._loaded.context.wrap_bio(incoming, outgoing, server_side=True)
 
+    def on_failed_handshake(self) -> None:
+        self.failed_handshakes += 1
+
     def on_handshake(self, connection: Connection, certificate: bytes | None) -> None:
+        self.handshakes += 1
         if self._gives_principal and certificate is not None:
             cast(ClientSession, connection.session).principal = self._principal(certificate)
 

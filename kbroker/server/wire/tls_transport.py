@@ -38,18 +38,18 @@ class ListenerTls(Protocol):
         """Takes a client in. `certificate` is its certificate in DER. Raises PeerError if the client is refused."""
         ...
 
+    def on_failed_handshake(self) -> None: ...
+
 
 class TlsListenerState:
     """What the TLS connections of one listener share: their keys, a buffer, the time that handshakes take."""
 
-    __slots__ = ("_clock", "_round_spent", "buffer", "failures", "handshakes", "tls", "view")
+    __slots__ = ("_clock", "_round_spent", "buffer", "tls", "view")
 
     def __init__(self, tls: ListenerTls, clock: Clock) -> None:
         self.tls = tls
         self.buffer = bytearray(CHUNK)
         self.view = memoryview(self.buffer)
-        self.handshakes = 0
-        self.failures = 0
         self._clock = clock
         self._round_spent = 0.0
 
@@ -204,13 +204,12 @@ class TlsTransport:
             self._flush_handshake()
             raise BlockingIOError from None
         except ssl.SSLError as problem:
-            state.failures += 1
+            state.tls.on_failed_handshake()
             self._flush_last()
             raise PeerError(f"SSL handshake failed: {self._describe(problem)}") from None
         self._flush_handshake()
         self._is_established = True
         self.has_pending = True  # the first request may have arrived with the end of the handshake
-        state.handshakes += 1
         on_handshake, self.on_handshake = self.on_handshake, None
         if on_handshake is not None:
             on_handshake(self._session.getpeercert(binary_form=True))
