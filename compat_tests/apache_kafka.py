@@ -113,9 +113,15 @@ class JavaTools:
 
 
 @contextmanager
-def run_apache_kafka(tools: JavaTools, directory: Path, more_properties: str = "") -> Iterator[str]:
-    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end."""
-    port, controller_port = free_ports(2)
+def run_apache_kafka(
+    tools: JavaTools, directory: Path, more_properties: str = "", *, port: int | None = None
+) -> Iterator[str]:
+    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end.
+
+    `port`: of its PLAINTEXT listener; None for a free one.
+    """
+    free_port, controller_port = free_ports(2)
+    port = free_port if port is None else port
     properties = directory / "server.properties"
     text = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
     properties.write_text(text + more_properties)
