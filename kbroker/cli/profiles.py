@@ -6,8 +6,9 @@
     bootstrap = "127.0.0.1:9092"
 
     [profiles.prod]
-    bootstrap = ["kafka1.example.com:9092", "kafka2.example.com:9092"]
-    security.protocol = "SASL_PLAINTEXT"
+    bootstrap = ["kafka1.example.com:9093", "kafka2.example.com:9093"]
+    security.protocol = "SASL_SSL"
+    ssl.truststore.location = "~/.config/kbroker/prod-ca.pem"
     sasl.mechanism = "SCRAM-SHA-512"
     sasl.username = "alice"
     sasl.password_file = "~/.config/kbroker/prod.password"
@@ -19,7 +20,7 @@ first line of a file (`sasl.password_file`). Files with secrets must not be read
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Profile", "config_file", "find_profile", "profile_names"]
 
-_RESERVED: Final = ("tls", "ssl")
 _READABLE_BY_OTHERS: Final = 0o004
 # Kafka's name -> key in the table `sasl`. The second ones may come from the environment or a file.
 _SASL_TEXTS: Final = {"sasl.mechanism": "mechanism", "sasl.username": "username"}
+_TLS_SECRETS: Final = ("key", "password")
+"""Last part of the names of secrets: ssl.keystore.key, ssl.key.password."""
 _SASL_SECRETS: Final = {"sasl.password": "password", "sasl.oauthbearer.token": "token"}
 
 
@@ -87,12 +89,8 @@ def profile_names() -> list[str]:
 
 
 def _read(name: str, table: TomlTable) -> Profile:
-    for key in _RESERVED:
-        if key in table:
-            problem = f"{table.name_of(key)} is set, but kbroker cannot connect with TLS yet"
-            raise table.problem(problem, key=key)
     bootstrap = ",".join(table.texts("bootstrap"))
-    properties = {**_security(table), **_sasl(table)}
+    properties = {**_security(table), **_ssl(table), **_sasl(table)}
     table.end()
     return Profile(name, bootstrap, properties)
 
@@ -102,6 +100,37 @@ def _security(table: TomlTable) -> dict[str, str]:
     protocol = security.optional_text("protocol")
     security.end()
     return {} if protocol is None else {"security.protocol": protocol}
+
+
+def _ssl(table: TomlTable) -> dict[str, str]:
+    """Returns the properties of TLS, under Kafka's names. Whoever uses them refuses unknown names."""
+    if "ssl" not in table:
+        return {}
+    return dict(_ssl_property(table, name, value) for name, value in _flatten("ssl", table.value("ssl")))
+
+
+def _flatten(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yields the values of nested tables with their dotted names."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flatten(f"{name}.{key}", inner)
+    else:
+        yield name, value
+
+
+def _ssl_property(table: TomlTable, name: str, value: object) -> tuple[str, str]:
+    from kbroker.config.toml_file import TomlTable
+
+    if not isinstance(value, str) or not value:
+        raise table.problem(f"{name} must be a text", key="ssl")
+    prefix, _, key = name.rpartition(".")
+    if key == "location":
+        return name, str(Path(value).expanduser())
+    plain_key = key.removesuffix("_env").removesuffix("_file")
+    if plain_key not in _TLS_SECRETS:
+        return name, value
+    secret = _secret(TomlTable({key: value}, path=table.path, lines={}), plain_key)
+    return f"{prefix}.{plain_key}", secret or ""
 
 
 def _sasl(table: TomlTable) -> dict[str, str]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
-from kbroker.cli.command import SELECTED_PROFILE
+from kbroker.cli.command import COMMAND_CONFIG, SELECTED_PROFILE
 from kbroker.errors import PeerError, UserError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
     from kbroker.client.connection_security import ConnectionSecurity
 
-__all__ = ["run_with_cluster"]
+__all__ = ["run_with_cluster", "security_of"]
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ def run_with_cluster(bootstrap: str, call: Callable[[Cluster], Awaitable[T]]) ->
     from kbroker.client.cluster import open_cluster
 
     addresses = parse_addresses(bootstrap)
-    security = _security(bootstrap)
+    security = security_of(bootstrap)
 
     async def run() -> T:
         async with open_cluster(addresses, client_id="kbroker-cli", security=security) as cluster:
@@ -43,9 +43,17 @@ def run_with_cluster(bootstrap: str, call: Callable[[Cluster], Awaitable[T]]) ->
         _raise_for_user(failure, bootstrap)
 
 
-def _security(bootstrap: str) -> ConnectionSecurity | None:
-    """Returns the security of the selected profile, if its addresses are used. Other addresses never get its secrets."""
+def security_of(bootstrap: str) -> ConnectionSecurity | None:
+    """Returns the security of --command-config, or else of the selected profile, if its addresses are used.
+
+    Other addresses never get the secrets of a profile.
+    """
     ctx = click.get_current_context(silent=True)
+    properties = None if ctx is None else ctx.meta.get(COMMAND_CONFIG)
+    if properties is not None:
+        from kbroker.client.client_properties import client_security
+
+        return client_security(properties, source="--command-config")
     profile = None if ctx is None else ctx.meta.get(SELECTED_PROFILE)
     if profile is None or profile.bootstrap != bootstrap or not profile.properties:
         return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.failures import ConnectionFailed, CouldNotConnect, NotServed
+from kbroker.client.failures import ConnectionFailed, CouldNotConnect, HandshakeFailed, NotServed
 from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
@@ -44,6 +44,7 @@ _READ_SIZE: Final = 256 * 1024
 _LENGTH = Struct(">i")
 _ERROR_CODE = Struct(">h")
 _CORRELATION_SIZE: Final = 4
+_TLS_ALERT: Final = 0x1503  # the first two bytes of a record with an alert
 
 
 class BrokerConnection:
@@ -225,8 +226,9 @@ class BrokerConnection:
             self._fail(reason)
             raise ConnectionFailed(self.address, reason) from None
         except (trio.BrokenResourceError, trio.ClosedResourceError) as failure:
-            self._fail(f"{self.address} closed the connection")
-            raise ConnectionFailed(self.address, f"{self.address} closed the connection") from failure
+            error = self._broken_by(failure)
+            self._fail(str(error))
+            raise error from failure
         except ConnectionFailed as failure:
             self._fail(str(failure))
             raise
@@ -236,6 +238,16 @@ class BrokerConnection:
         except trio.Cancelled:
             self._fail(f"A request to {self.address} was cancelled, and its connection was closed")
             raise
+
+    def _broken_by(self, failure: Exception) -> ConnectionFailed:
+        """Returns the error for a stream that has broken. With TLS 1.3 a missing certificate shows here only."""
+        if isinstance(self._stream, trio.SSLStream):
+            from kbroker.client.client_tls import tls_problem
+
+            problem = tls_problem(failure)
+            if problem is not None:
+                return HandshakeFailed(self.address, problem)
+        return ConnectionFailed(self.address, f"{self.address} closed the connection")
 
     def _fail(self, reason: str) -> None:
         if self._failure is None:
@@ -274,6 +286,8 @@ class BrokerConnection:
         await self._fill(_LENGTH.size)
         (size,) = _LENGTH.unpack_from(received)
         if not _CORRELATION_SIZE <= size <= self._max_response_bytes:
+            if size >> 16 == _TLS_ALERT:
+                raise PeerError(f"{self.address} uses TLS, and this connection does not: set security.protocol")
             raise PeerError(
                 f"{self.address} does not speak the Kafka protocol: it announced a response of {size} bytes"
             )
@@ -313,13 +327,9 @@ async def connect(
 ) -> BrokerConnection:
     """Connects, negotiates versions, and logs in. The caller closes the connection with `aclose`.
 
-    `security`: None for a PLAINTEXT listener.
+    `security`: None for a PLAINTEXT listener. Raises HandshakeFailed or LoginFailed if one side refuses the other.
     """
-    try:
-        with trio.fail_after(timeout_s):
-            stream = await trio.open_tcp_stream(address.host, address.port)
-    except (OSError, trio.TooSlowError) as failure:
-        raise CouldNotConnect(address, _detail(failure)) from None
+    stream = await _open_stream(address, timeout_s, security)
     connection = BrokerConnection(stream, address, client_id=client_id, max_response_bytes=max_response_bytes)
     try:
         await connection.negotiate(timeout_s)
@@ -329,6 +339,21 @@ async def connect(
         await connection.aclose()
         raise
     return connection
+
+
+async def _open_stream(address: Address, timeout_s: float, security: ConnectionSecurity | None) -> trio.abc.Stream:
+    try:
+        with trio.fail_after(timeout_s):
+            stream = await trio.open_tcp_stream(address.host, address.port)
+            if security is None or security.tls is None:
+                return stream
+            try:
+                return await security.tls.secure(stream, address)
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+    except (OSError, trio.TooSlowError) as failure:
+        raise CouldNotConnect(address, _detail(failure)) from None
 
 
 def _detail(failure: Exception) -> str:

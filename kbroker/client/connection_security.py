@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.security.client_login import ClientLogin
+
+if TYPE_CHECKING:
+    from kbroker.client.client_tls import ClientTls
 
 __all__ = ["ConnectionSecurity"]
 
@@ -12,3 +15,5 @@ __all__ = ["ConnectionSecurity"]
 class ConnectionSecurity(NamedTuple):
     login: ClientLogin | None = None
     """Login with SASL; None without SASL."""
+    tls: ClientTls | None = None
+    """None without TLS."""

@@ -12,6 +12,7 @@ __all__ = [
     "BrokerRefusal",
     "ConnectionFailed",
     "CouldNotConnect",
+    "HandshakeFailed",
     "LoginFailed",
     "NoSuchGroup",
     "NoSuchTopic",
@@ -32,6 +33,13 @@ class CouldNotConnect(ConnectionFailed):
 
     def __init__(self, address: object, detail: str = "") -> None:
         super().__init__(address, f"Could not connect to {address}{detail}")
+
+
+class HandshakeFailed(ConnectionFailed):
+    """The broker could not prove its identity with TLS, or refused this client."""
+
+    def __init__(self, address: object, reason: str) -> None:
+        super().__init__(address, f"SSL handshake with {address} failed: {reason}")
 
 
 class LoginFailed(ConnectionFailed):

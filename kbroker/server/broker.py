@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,7 +40,13 @@ from kbroker.replication.isr_proposer import IsrProposer
 from kbroker.replication.lag_watch import LagWatch
 from kbroker.replication.log_dir_mover import LogDirMover
 from kbroker.replication.log_dirs import LogDirs
-from kbroker.server.cluster import find_broker_id, new_fetchers, new_member, open_shared_tree
+from kbroker.server.cluster import (
+    find_broker_id,
+    inter_broker_security,
+    new_fetchers,
+    new_member,
+    open_shared_tree,
+)
 from kbroker.server.context import Context
 from kbroker.server.context_builder import ContextBuilder
 from kbroker.server.descriptors import raise_descriptor_limit
@@ -58,6 +64,7 @@ from kbroker.server.wire.network import Network
 from kbroker.server.wire.socket_server import SocketServer
 
 if TYPE_CHECKING:
+    from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
     from kbroker.server.listener_tls import ReloadableTls
@@ -89,6 +96,8 @@ async def run_broker(
     date while the broker runs. `clock`: None for the system's clocks.
     """
     check_supported(config)
+    tls = _load_tls(config)  # before anything is opened: a wrong key is the most likely failure
+    security = _security_between_brokers(config, tls)
     clock = SystemClock() if clock is None else clock
     began = clock.monotonic()
     status = BrokerStatus() if status is None else status
@@ -113,7 +122,7 @@ async def run_broker(
                 random_bytes=os.urandom,
                 is_shared=shared is not None,
             )
-            member = None if shared is None else new_member(controller, shared, broker_id, config, clock)
+            member = None if shared is None else new_member(controller, shared, broker_id, config, clock, security)
             if member is not None:
                 member.report_offline(replicas.log_dirs.offline_partitions)
                 member.control_requests.delete_unassigned = replicas.delete_unassigned
@@ -129,7 +138,9 @@ async def run_broker(
             status.state = BrokerState.RECOVERY
             recovered = await replicas.recover()
             status.state = BrokerState.STARTING
-            broker = _Broker(broker_id, config, clock, controller, member, replicas, flusher, status, began)
+            broker = _Broker(
+                broker_id, config, clock, controller, member, replicas, flusher, status, began, tls, security
+            )
             await broker.run(topics, recovered, on_ready, stop, interceptor)
     finally:
         status.state = BrokerState.NOT_RUNNING
@@ -188,6 +199,8 @@ class _Broker:
         flusher: Flusher,
         status: BrokerStatus,
         began: float,
+        tls: Mapping[str, ReloadableTls],
+        security: ConnectionSecurity | None,
     ) -> None:
         self._broker_id = broker_id
         self._config = config
@@ -198,8 +211,9 @@ class _Broker:
         self._flusher = flusher
         self._status = status
         self._began = began
-        self._tls = _load_tls(config)
-        self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas)
+        self._tls = tls
+        self._security = security
+        self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas, security)
 
     async def run(
         self,
@@ -213,6 +227,9 @@ class _Broker:
         async with trio.open_nursery() as background:
             context = self._builder.build(background)
             context.interceptor = interceptor
+            context.listener_keys = self._tls
+            for tls in self._tls.values():
+                tls.use_stored_configs()
             if interceptor is not None:
                 interceptor.attach(context)
             dispatch = Dispatch(context)
@@ -343,7 +360,9 @@ class _Broker:
         def share_loop(is_shared: bool) -> None:
             network.is_loop_shared = is_shared
 
-        fetchers = new_fetchers(self._replicas.table, self._flusher, self._config, self._clock, self._broker_id)
+        fetchers = new_fetchers(
+            self._replicas.table, self._flusher, self._config, self._clock, self._broker_id, self._security
+        )
         fetchers.on_busy = share_loop
         fetchers.checkpoint = self._replicas.log_dirs.checkpoint
         fetchers.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
@@ -381,6 +400,14 @@ def _load_tls(config: BrokerConfig) -> dict[str, ReloadableTls]:
     from kbroker.server.listener_tls import ReloadableTls  # a broker without TLS loads no OpenSSL
 
     return {name: ReloadableTls(config, name) for name in names}
+
+
+def _security_between_brokers(config: BrokerConfig, tls: Mapping[str, ReloadableTls]) -> ConnectionSecurity | None:
+    """Returns what connections to other brokers need; None on a single node, and for PLAINTEXT. Raises UserError."""
+    security = inter_broker_security(config) if config.zookeeper_connect else None
+    if security is not None and security.tls is not None:
+        tls[config.inter_broker_endpoint.name].outbound = security.tls
+    return security
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:

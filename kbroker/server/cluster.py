@@ -78,8 +78,13 @@ def inter_broker_security(config: BrokerConfig) -> ConnectionSecurity | None:
         return None
     from kbroker.client.connection_security import ConnectionSecurity
 
+    tls = None
+    if endpoint.security_protocol.endswith("SSL"):
+        from kbroker.client.client_tls import ClientTls
+
+        tls = ClientTls(config.listener_config(endpoint.name))
     login = _inter_broker_login(config) if endpoint.security_protocol.startswith("SASL_") else None
-    return ConnectionSecurity(login=login)
+    return ConnectionSecurity(login, tls)
 
 
 def _inter_broker_login(config: BrokerConfig) -> ClientLogin:
@@ -103,14 +108,21 @@ def _inter_broker_login(config: BrokerConfig) -> ClientLogin:
     return login_of_jaas(mechanism, text, source=source)
 
 
-def connect_to_broker(config: BrokerConfig) -> Connect:
+def connect_to_broker(security: ConnectionSecurity | None) -> Connect:
     """Returns the function that connects to the listener between brokers."""
     from kbroker.client.connection import connect
 
-    return partial(connect, security=inter_broker_security(config))
+    return partial(connect, security=security)
 
 
-def new_member(controller: Controller, tree: Tree, broker_id: int, config: BrokerConfig, clock: Clock) -> ClusterMember:
+def new_member(
+    controller: Controller,
+    tree: Tree,
+    broker_id: int,
+    config: BrokerConfig,
+    clock: Clock,
+    security: ConnectionSecurity | None,
+) -> ClusterMember:
     from kbroker.controller.cluster.cluster_member import ClusterMember
 
     return ClusterMember(
@@ -120,15 +132,20 @@ def new_member(controller: Controller, tree: Tree, broker_id: int, config: Broke
         config=config,
         clock=clock,
         random_bytes=os.urandom,
-        connect=connect_to_broker(config),
+        connect=connect_to_broker(security),
     )
 
 
 def new_fetchers(
-    table: PartitionTable, flusher: Flusher, config: BrokerConfig, clock: Clock, broker_id: int
+    table: PartitionTable,
+    flusher: Flusher,
+    config: BrokerConfig,
+    clock: Clock,
+    broker_id: int,
+    security: ConnectionSecurity | None,
 ) -> ReplicaFetchers:
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
 
     fetchers = ReplicaFetchers(table, flusher, config, clock, broker_id=broker_id)
-    fetchers.security = inter_broker_security(config)
+    fetchers.security = security
     return fetchers

@@ -40,6 +40,7 @@ from kbroker.server.topics.topic_creation import AutoCreationRate
 from kbroker.server.wire.deadlines import Deadlines
 
 if TYPE_CHECKING:
+    from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.controller.cluster.cluster_member import ClusterMember
 
 __all__ = ["ContextBuilder"]
@@ -54,8 +55,11 @@ class ContextBuilder:
         controller: Controller,
         member: ClusterMember | None,
         replicas: AssignedReplicas,
+        security: ConnectionSecurity | None = None,
     ) -> None:
+        """`security`: of connections to other brokers; None for PLAINTEXT."""
         self._broker_id = broker_id
+        self._security = security
         self._config = config
         self._clock = clock
         self._controller = controller
@@ -148,7 +152,7 @@ class ContextBuilder:
             broker_id=self._broker_id,
             listener_name=config.inter_broker_endpoint.name,
             timeout_s=config.request_timeout_ms / 1000,
-            connect=None if self._member is None else connect_to_broker(config),
+            connect=None if self._member is None else connect_to_broker(self._security),
         )
         transactions = TransactionCoordinator(
             broker_id=self._broker_id,

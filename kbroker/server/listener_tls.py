@@ -19,7 +19,7 @@ from kbroker.server.requests.client_session import ClientSession
 from kbroker.server.wire.connection import Connection
 
 if TYPE_CHECKING:
-    from kbroker.client.client_security import ClientSecurity
+    from kbroker.client.client_tls import ClientTls
 
 __all__ = ["ReloadableTls"]
 
@@ -38,7 +38,7 @@ class ReloadableTls:
     def __init__(self, config: BrokerConfig, name: str) -> None:
         """Raises UserError if the listener has no key, or one that cannot be used."""
         self.name = name
-        self.outbound: ClientSecurity | None = None
+        self.outbound: ClientTls | None = None
         """Connections to other brokers, which use the keys of this listener too; None for any other listener."""
         self._config = config
         self._is_between_brokers = config.inter_broker_endpoint.name == name and bool(config.zookeeper_connect)

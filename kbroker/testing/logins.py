@@ -6,18 +6,16 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.controller.config_entities import entity_path
 from kbroker.controller.controller import Controller
 from kbroker.errors import UserError
-from kbroker.security.client_login import login_of_user
+from kbroker.security.client_login import ClientLogin, login_of_user
 from kbroker.security.credentials import SCRAM_MECHANISMS, credential_of_password, format_credential
 from kbroker.security.jaas import PLAIN_LOGIN_MODULE, quote_jaas
 from kbroker.security.mechanism import PLAIN
 
-__all__ = ["SASL_PROTOCOL", "BrokerUsers"]
+__all__ = ["BrokerUsers"]
 
-SASL_PROTOCOL: Final = "SASL_PLAINTEXT"
 _HELPER: Final = "kbroker.testing"
 """Name under which `Broker.produce` and `Broker.records` log in."""
 
@@ -42,15 +40,15 @@ class BrokerUsers:
         }
 
     @property
-    def helper_security(self) -> ConnectionSecurity:
-        return ConnectionSecurity(login=login_of_user(PLAIN, _HELPER, self._helper_password, source="users"))
+    def helper_login(self) -> ClientLogin:
+        return login_of_user(PLAIN, _HELPER, self._helper_password, source="users")
 
     def client_settings(self, user: str, mechanism: str) -> dict[str, str]:
         """Returns the settings of a client, with the names of librdkafka. Raises UserError for an unknown user."""
         if user not in self._passwords:
             raise UserError(f"The broker has no user {user}: create it with users={{'{user}': '...'}}")
         return {
-            "security.protocol": SASL_PROTOCOL,
+            "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": mechanism,
             "sasl.username": user,
             "sasl.password": self._passwords[user],

@@ -11,6 +11,7 @@ from typing import Self
 import trio
 
 from kbroker.client.address import Address
+from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import format_address
@@ -22,16 +23,18 @@ from kbroker.server.requests.request import Handler
 from kbroker.testing.faults import Faults
 from kbroker.testing.kafka_record import KafkaRecord, NewRecord, produce, read_records
 from kbroker.testing.lone_exceptions import lone_exceptions
-from kbroker.testing.logins import SASL_PROTOCOL, BrokerUsers
+from kbroker.testing.logins import BrokerUsers
 from kbroker.testing.settings import (
     Setting,
     Topics,
     config_for_tests,
     listener_properties,
     properties_of,
+    protocol_for,
     topics_of,
     warn_about,
 )
+from kbroker.testing.tls_files import TlsFiles, tls_properties
 from kbroker.web.monitor import run_monitored_broker
 
 __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "running_with"]
@@ -44,7 +47,7 @@ class RunningBroker:
         self, faults: Faults | None = None, clock: Clock | None = None, users: BrokerUsers | None = None
     ) -> None:
         self._users = users
-        self._security = None if users is None else users.helper_security
+        self._security: ConnectionSecurity | None = None  # of the connections of `produce` and `records`
         self._clock = SystemClock() if clock is None else clock
         self.host = ""
         self.port = 0
@@ -153,6 +156,8 @@ class RunningBroker:
         *,
         task_status: trio.TaskStatus[None],
     ) -> None:
+        self._security = _helper_security(config, self._users)
+
         def on_ready(addresses: list[tuple[str, int]]) -> None:
             self.host, self.port = addresses[0]
             task_status.started()
@@ -169,6 +174,19 @@ class RunningBroker:
             )
         finally:
             self._has_stopped.set()
+
+
+def _helper_security(config: BrokerConfig, users: BrokerUsers | None) -> ConnectionSecurity | None:
+    """Returns the security of the first listener. With TLS, the helpers show the certificate of the broker."""
+    endpoint = config.endpoints[0]
+    if endpoint.security_protocol == "PLAINTEXT":
+        return None
+    tls = None
+    if endpoint.security_protocol.endswith("SSL"):
+        from kbroker.client.client_tls import ClientTls  # loads OpenSSL
+
+        tls = ClientTls(config.listener_config(endpoint.name))
+    return ConnectionSecurity(None if users is None else users.helper_login, tls)
 
 
 class Bootstrap(str):
@@ -189,16 +207,22 @@ async def run_broker(
     topics: Topics = (),
     data_dir: str | os.PathLike[str] | None = None,
     users: Mapping[str, str] | None = None,
+    tls: TlsFiles | None = None,
     **settings: Setting,
 ) -> AsyncIterator[Bootstrap]:
     """Runs a broker and yields its HOST:PORT. Settings have Kafka's names, with underscores for dots.
 
     Without `data_dir`, the data is removed on exit. `users`: passwords by name. Clients must then log in with SASL.
+    `tls`: files of `make_tls_files`. Clients must then connect with TLS.
     """
     logins = None if users is None else BrokerUsers(users)
-    properties = properties_of(settings)
-    if logins is not None:
-        properties = {**listener_properties(None, "", protocol=SASL_PROTOCOL), **logins.properties([SASL_PROTOCOL]), **properties}
+    protocol = protocol_for(has_users=logins is not None, has_tls=tls is not None)
+    properties = {
+        **(listener_properties(None, "", protocol=protocol) if protocol != "PLAINTEXT" else {}),
+        **(logins.properties([protocol]) if logins is not None else {}),
+        **(tls_properties(tls, "requested", [protocol]) if tls is not None else {}),
+        **properties_of(settings),
+    }
     config = config_for_tests(properties)
     warn_about(config, stacklevel=3)
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():

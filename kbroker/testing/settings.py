@@ -18,6 +18,7 @@ __all__ = [
     "config_for_tests",
     "listener_properties",
     "properties_of",
+    "protocol_for",
     "topics_of",
     "warn_about",
 ]
@@ -74,6 +75,11 @@ def listener_properties(
         "advertised.listeners": f"{listeners},{CONTAINERS}://{format_address(container_host, port)}",
         "listener.security.protocol.map": f"{protocol}:{protocol},{CONTAINERS}:{protocol}",
     }
+
+
+def protocol_for(*, has_users: bool, has_tls: bool) -> str:
+    """Returns the security protocol of the listeners of a test broker."""
+    return f"{'SASL_' if has_users else ''}{'SSL' if has_tls else 'PLAINTEXT'}"
 
 
 def properties_of(settings: Mapping[str, Setting]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -46,9 +47,11 @@ def make_tls_files(directory: str, *, extra_host: str | None = None) -> TlsFiles
     return TlsFiles(str(certificates.authority_file), str(certificates.make("client")), str(broker))
 
 
-def tls_properties(files: TlsFiles, client_auth: ClientAuth) -> dict[str, str]:
+def tls_properties(files: TlsFiles, client_auth: ClientAuth, listeners: Iterable[str]) -> dict[str, str]:
+    """Returns the configs of the broker for TLS on these listeners."""
     return {
         "ssl.keystore.location": files.broker,
         "ssl.truststore.location": files.ca,
-        "ssl.client.auth": client_auth,
+        # With the prefix: on SASL_SSL the config for all listeners does not count.
+        **{f"listener.name.{name.lower()}.ssl.client.auth": client_auth for name in listeners},
     }
