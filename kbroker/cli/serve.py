@@ -232,7 +232,9 @@ def _security_warnings(config: BrokerConfig) -> Iterable[str]:
     for endpoint in config.endpoints:
         host = endpoint.host
         is_loopback = host in _LOOPBACK_NAMES or host.startswith("127.")
-        if not is_loopback and not _authenticates(config, endpoint):
+        if not is_loopback and endpoint.security_protocol == "SASL_PLAINTEXT":
+            yield f"{endpoint} is reachable from other machines without encryption: use SASL_SSL"
+        elif not is_loopback and not _authenticates(config, endpoint):
             yield (
                 f"{endpoint} accepts connections from other machines without authentication: "
                 "any client that can connect can read and write all data"

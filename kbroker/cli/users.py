@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -138,6 +139,8 @@ def _read_password(path: str | None) -> str:
         password = _first_line(path)
     elif PASSWORD_VARIABLE in os.environ:
         password = os.environ[PASSWORD_VARIABLE]
+    elif not sys.stdin.isatty():
+        raise UserError(f"No password. Set {PASSWORD_VARIABLE}, or use --password-file.")
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     if not password:

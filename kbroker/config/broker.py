@@ -618,7 +618,18 @@ def _listener_warnings(config: BrokerConfig) -> list[str]:
             if endpoint.security_protocol == "SASL_SSL"
             and f"listener.name.{endpoint.name.lower()}.ssl.client.auth" not in config.texts
         ]
-    return warnings
+    return [*warnings, *_jaas_warnings(config)]
+
+
+def _jaas_warnings(config: BrokerConfig) -> list[str]:
+    """Returns a warning for each JAAS config that a broker ignores, as in Kafka: it may have been meant for a login."""
+    return [
+        f"{name} has no effect: a JAAS config needs the prefix of its listener and its mechanism, "
+        "listener.name.<listener>.<mechanism>.sasl.jaas.config"
+        for name in config.texts
+        if name == "sasl.jaas.config"
+        or ((prefixed := split_name(name)) is not None and prefixed[1:] == (None, "sasl.jaas.config"))
+    ]
 
 
 def _inherited(key: ConfigKey[Any], defaults: BrokerConfig, given: Mapping[str, str]) -> object:

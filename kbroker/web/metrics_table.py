@@ -89,6 +89,22 @@ LOOP_LAG = histogram(
     "kbroker_loop_lag_ms", "Milliseconds by which the event loop woke up a task too late, measured once a second."
 )
 CONNECTIONS = gauge("kafka_server_socketservermetrics_connection_count", "Open client connections.", "listener")
+LOGINS = counter(
+    "kafka_server_socketservermetrics_successful_authentication_total", "Successful SASL logins.", "listener"
+)
+FAILED_LOGINS = counter(
+    "kafka_server_socketservermetrics_failed_authentication_total", "Failed SASL logins.", "listener"
+)
+RENEWED_LOGINS = counter(
+    "kafka_server_socketservermetrics_successful_reauthentication_total",
+    "Logins of clients that were logged in (connections.max.reauth.ms).",
+    "listener",
+)
+EXPIRED_SESSIONS = counter(
+    "kafka_server_socketservermetrics_expired_connections_killed_total",
+    "Connections closed because their client did not authenticate again in time.",
+    "listener",
+)
 MEMORY_USED = gauge(
     "kafka_network_socketserver_memorypoolused", "Bytes used by requests and unsent responses of all connections."
 )
@@ -259,6 +275,7 @@ METRICS: Final = (
     *(MESSAGES_IN, BYTES_IN, BYTES_OUT),
     *(PRODUCE_REQUESTS, FETCH_REQUESTS, FAILED_PRODUCES, FAILED_FETCHES),
     *(REQUESTS, TOTAL_TIME, LOCAL_TIME, REMOTE_TIME, THROTTLE_TIME, ERRORS, HANDLER_IDLE, BUSY_TIME, LOOP_LAG),
+    *(LOGINS, FAILED_LOGINS, RENEWED_LOGINS, EXPIRED_SESSIONS),
     *(CONNECTIONS, MEMORY_USED, MEMORY_AVAILABLE, WAITING, FETCH_SESSIONS, PEER_ERRORS, BUGS),
     *(TLS_HANDSHAKES, TLS_FAILURES, TLS_EXPIRY),
     *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS),

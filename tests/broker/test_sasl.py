@@ -6,6 +6,7 @@ import gc
 import logging
 import struct
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from kbroker.client.connection import connect as connect_client
 from kbroker.client.failures import LoginFailed
 from kbroker.client.quotas import alter_quotas
 from kbroker.client.scram_users import delete_scram_user, describe_scram_users, set_scram_password
+from kbroker.clock import SystemClock
+from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api
@@ -27,10 +30,10 @@ from kbroker.security.jaas import PLAIN_LOGIN_MODULE, quote_jaas
 from kbroker.server import broker as broker_module
 from kbroker.server.wire.connection import Connection
 from kbroker.server.wire.connection_limits import ConnectionLimits
-from kbroker.testing.running_broker import RunningBroker
+from kbroker.testing.running_broker import RunningBroker, running_with
 from tests.broker.batches import make_batch
 from tests.broker.conftest import Connect, StartBroker
-from tests.broker.wire import Client, encode_request, fetch_members, produce_members
+from tests.broker.wire import Client, connect, encode_request, fetch_members, produce_members
 
 pytestmark = pytest.mark.usefixtures("either_watcher")
 
@@ -268,27 +271,59 @@ async def test_a_password_is_never_logged(
 # Sessions
 
 
-async def test_a_session_ends_and_can_be_renewed(start_broker: StartBroker, connect_to: Connect) -> None:
-    broker = await start_broker(sasl_properties(connections_max_reauth_ms="400"))
-    client, lazy = await connect_to(broker), await connect_to(broker)
-    assert (await log_in(client)).session_lifetime_ms == 400
-    assert (await log_in(lazy)).session_lifetime_ms == 400
-    await trio.sleep(0.2)
-    await client.expect_service()
-    assert (await log_in(client)).session_lifetime_ms == 400
-    await trio.sleep(0.25)
-    await client.expect_service()
-    await lazy.send("ApiVersions", 0)
-    assert await lazy.wait_closed() == b""
+class AdvancingClock(SystemClock):
+    """System time, plus the seconds that a test adds."""
+
+    added = 0.0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(1000 * self.added)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.added
 
 
-async def test_a_client_past_the_end_may_still_re_authenticate(start_broker: StartBroker, connect_to: Connect) -> None:
-    broker = await start_broker(sasl_properties(connections_max_reauth_ms="50"))
-    client = await connect_to(broker)
-    await log_in(client)
-    await trio.sleep(0.06)
-    assert (await log_in(client)).error_code == 0
-    await client.expect_service()
+@pytest.fixture
+def clock() -> AdvancingClock:
+    return AdvancingClock()
+
+
+@pytest.fixture
+async def sessions_of_a_minute(data_dir: Path, clock: AdvancingClock) -> AsyncIterator[RunningBroker]:
+    defaults = {"kbroker.log.dir.reserve.bytes": "0"}
+    config = BrokerConfig.from_properties({**defaults, **sasl_properties(connections_max_reauth_ms="60000")})
+    async with running_with(config, data_dir, [], clock=clock) as broker:
+        yield broker
+
+
+@asynccontextmanager
+async def connected(broker: RunningBroker) -> AsyncIterator[Client]:
+    async with connect(broker.port) as client:
+        yield client
+
+
+async def test_a_session_ends_and_can_be_renewed(sessions_of_a_minute: RunningBroker, clock: AdvancingClock) -> None:
+    broker = sessions_of_a_minute
+    async with connected(broker) as client, connected(broker) as lazy:
+        assert (await log_in(client)).session_lifetime_ms == 60_000
+        assert (await log_in(lazy)).session_lifetime_ms == 60_000
+        clock.added += 40
+        await client.expect_service()
+        assert (await log_in(client)).session_lifetime_ms == 60_000
+        clock.added += 40
+        await client.expect_service()
+        await lazy.send("ApiVersions", 0)
+        assert await lazy.wait_closed() == b""
+
+
+async def test_a_client_past_the_end_may_still_re_authenticate(
+    sessions_of_a_minute: RunningBroker, clock: AdvancingClock
+) -> None:
+    async with connected(sessions_of_a_minute) as client:
+        await log_in(client)
+        clock.added += 70
+        assert (await log_in(client)).error_code == 0
+        await client.expect_service()
 
 
 async def test_a_second_re_authentication_within_a_second_is_refused(
@@ -377,14 +412,21 @@ async def test_credentials_survive_a_restart(start_broker: StartBroker, data_dir
         assert await describe_scram_users(cluster) == [("carol", {"SCRAM-SHA-512": 8192})]
 
 
-async def test_this_client_renews_its_login_before_the_session_ends(start_broker: StartBroker) -> None:
-    broker = await start_broker(sasl_properties(connections_max_reauth_ms="300"))
+async def test_this_client_renews_its_login_before_the_session_ends(
+    sessions_of_a_minute: RunningBroker, clock: AdvancingClock
+) -> None:
+    broker = sessions_of_a_minute
     connection = await connect_client(Address(broker.host, broker.port), security=security_of("alice", "s3cret"))
     try:
-        for _ in range(4):
-            await trio.sleep(0.27)
-            await connection.negotiate()
-            await trio.sleep(1 - 0.27)  # a second re-authentication within a second would be refused
+        left = connection._renew_login_at - trio.current_time()
+        assert 45 < left <= 51
+        clock.added += 50
+        connection._renew_login_at = trio.current_time()  # as if 51 seconds had passed
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(connection.negotiate)
+        clock.added += 50
+        await connection.negotiate()
     finally:
         await connection.aclose()
 

@@ -567,3 +567,9 @@ def test_no_config_of_kafkas_is_called_unknown(java: str, release: str, request:
     kafka = documented(java, request.getfixturevalue(release), "kafka.server.KafkaConfig")
     unknown = {name: "x" for name in kafka if name not in BROKER_CONFIGS and name != "node.id"}
     assert [each for each in BrokerConfig.from_properties(unknown).warnings if "no effect" not in each] == []
+
+
+@pytest.mark.parametrize("name", ["sasl.jaas.config", "listener.name.plaintext.sasl.jaas.config"])
+def test_a_jaas_config_without_its_prefixes_is_a_warning(name: str) -> None:
+    (warning,) = BrokerConfig.from_properties({name: "a.B required;"}).warnings
+    assert warning.startswith(f"{name} has no effect: a JAAS config needs the prefix of its listener and its mechanism")

@@ -50,6 +50,9 @@ NOT_RUN = {
     ".venv/bin/pytest compat_tests/scenarios/test_produce_consume.py",
     ".venv/bin/pytest compat_tests --bootstrap 127.0.0.1:9092",
     "kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092",
+    "kbroker users add admin --data-dir kbroker-data",
+    "kbroker users add alice --profile secured",
+    "kbroker users list --profile secured",
 }
 
 

@@ -54,6 +54,8 @@ class MechanismBuilder:
     def build(self, listener: str) -> dict[str, EnabledMechanism]:
         """Returns the mechanisms of a listener, in the order of the config. Raises UserError."""
         enabled = self._config.listener_config(listener).sasl_enabled_mechanisms
+        if not any(enabled):
+            raise UserError(f"sasl.enabled.mechanisms of listener {listener} is empty: no client could log in.")
         return {mechanism: self._enabled(listener, mechanism) for mechanism in enabled}
 
     def _enabled(self, listener: str, mechanism: str) -> EnabledMechanism:

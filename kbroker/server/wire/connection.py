@@ -338,6 +338,7 @@ class Connection:
             self._mute_deadline.cancel()
         network = self._network
         network.connections.discard(self)
+        self._handle = network.handler.handle  # a login refers to its connection: without it, both are freed at once
         network.logins.finish(self)
         self._watcher.forget(self)
         self._transport.close()
