@@ -144,7 +144,9 @@ class Broker:
         """Starts the broker. Clients can connect once this returns. A restart uses the same port and data."""
         if self._running is not None:
             raise UserError("The broker is already running")
-        self._running = self._stage.start(self._config, self._topics, self.faults, self._clock, self._users)
+        self._running = self._stage.start(
+            self._config, self._topics, self.faults, self._clock, self._users, self._tls
+        )
         if not self._has_own_listeners:
             ports = {self._protocol: self._running.port}
             if self._container_host is not None:
@@ -169,8 +171,7 @@ class Broker:
 
         Mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
         """
-        settings = self._expect_running().client_settings(user, mechanism)
-        return settings if self._tls is None else {**settings, **self._tls.librdkafka, "security.protocol": "SASL_SSL"}
+        return self._expect_running().client_settings(user, mechanism)
 
     def stop(self) -> None:
         """Shuts down cleanly and keeps topics and records for the next `start`. No-op if the broker is not running."""
@@ -272,10 +273,11 @@ class _Stage:
         faults: Faults,
         clock: BrokerClock,
         users: BrokerUsers | None,
+        tls: TlsFiles | None,
     ) -> RunningBroker:
         if self._data_dir is None and self._temporary is None:
             self._temporary = tempfile.mkdtemp(prefix="kbroker-")
-        thread = LoopThread(config, self._data_dir or self._temporary or "", topics, faults, clock, users)
+        thread = LoopThread(config, self._data_dir or self._temporary or "", topics, faults, clock, users, tls)
         running = thread.start()
         self._thread = thread
         return running

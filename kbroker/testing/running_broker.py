@@ -34,7 +34,7 @@ from kbroker.testing.settings import (
     topics_of,
     warn_about,
 )
-from kbroker.testing.tls_files import TlsFiles, tls_properties
+from kbroker.testing.tls_files import ClientAuth, TlsFiles, make_tls_files, tls_properties
 from kbroker.web.monitor import run_monitored_broker
 
 __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "running_with"]
@@ -44,9 +44,14 @@ class RunningBroker:
     """A broker that runs in the current trio loop, and its interceptor."""
 
     def __init__(
-        self, faults: Faults | None = None, clock: Clock | None = None, users: BrokerUsers | None = None
+        self,
+        faults: Faults | None = None,
+        clock: Clock | None = None,
+        users: BrokerUsers | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._users = users
+        self._tls = tls
         self._security: ConnectionSecurity | None = None  # of the connections of `produce` and `records`
         self._clock = SystemClock() if clock is None else clock
         self.host = ""
@@ -60,6 +65,13 @@ class RunningBroker:
     def bootstrap(self) -> str:
         """Returns HOST:PORT, the bootstrap.servers of clients."""
         return format_address(self.host, self.port)
+
+    @property
+    def tls(self) -> TlsFiles:
+        """Returns the files for clients of this broker. Raises UserError without `tls`."""
+        if self._tls is None:
+            raise UserError("The broker has no TLS: create it with tls=True")
+        return self._tls
 
     @property
     def topics(self) -> list[str]:
@@ -110,7 +122,8 @@ class RunningBroker:
         """Returns the settings with which a client logs in as one of the `users`, with the names of librdkafka."""
         if self._users is None:
             raise UserError("The broker has no users: create it with users={'name': 'password'}")
-        return {"bootstrap.servers": self.bootstrap, **self._users.client_settings(user, mechanism)}
+        settings = {"bootstrap.servers": self.bootstrap, **self._users.client_settings(user, mechanism)}
+        return settings if self._tls is None else {**settings, **self._tls.librdkafka, "security.protocol": "SASL_SSL"}
 
     async def store_users(self) -> None:
         if self._users is not None:
@@ -207,26 +220,29 @@ async def run_broker(
     topics: Topics = (),
     data_dir: str | os.PathLike[str] | None = None,
     users: Mapping[str, str] | None = None,
-    tls: TlsFiles | None = None,
+    tls: bool | ClientAuth = False,
     **settings: Setting,
 ) -> AsyncIterator[Bootstrap]:
     """Runs a broker and yields its HOST:PORT. Settings have Kafka's names, with underscores for dots.
 
     Without `data_dir`, the data is removed on exit. `users`: passwords by name. Clients must then log in with SASL.
-    `tls`: files of `make_tls_files`. Clients must then connect with TLS.
+    `tls`: clients must then connect with TLS, and the files of `RunningBroker.tls`; "required" demands a certificate.
     """
     logins = None if users is None else BrokerUsers(users)
-    protocol = protocol_for(has_users=logins is not None, has_tls=tls is not None)
-    properties = {
-        **(listener_properties(None, "", protocol=protocol) if protocol != "PLAINTEXT" else {}),
-        **(logins.properties([protocol]) if logins is not None else {}),
-        **(tls_properties(tls, "requested", [protocol]) if tls is not None else {}),
-        **properties_of(settings),
-    }
-    config = config_for_tests(properties)
-    warn_about(config, stacklevel=3)
+    protocol = protocol_for(has_users=logins is not None, has_tls=bool(tls))
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
-        async with running_with(config, data_dir or temporary, topics_of(topics), users=logins) as broker:
+        files = make_tls_files(os.path.join(temporary, "tls")) if tls else None
+        client_auth: ClientAuth = "requested" if isinstance(tls, bool) else tls
+        properties = {
+            **(listener_properties(None, "", protocol=protocol) if protocol != "PLAINTEXT" else {}),
+            **(logins.properties([protocol]) if logins is not None else {}),
+            **(tls_properties(files, client_auth, [protocol]) if files is not None else {}),
+            **properties_of(settings),
+        }
+        config = config_for_tests(properties)
+        warn_about(config, stacklevel=3)
+        data = data_dir or os.path.join(temporary, "data")
+        async with running_with(config, data, topics_of(topics), users=logins, tls=files) as broker:
             yield Bootstrap(broker)
 
 
@@ -252,8 +268,9 @@ async def running_with(
     faults: Faults | None = None,
     clock: Clock | None = None,
     users: BrokerUsers | None = None,
+    tls: TlsFiles | None = None,
 ) -> AsyncIterator[RunningBroker]:
-    broker = RunningBroker(faults, clock, users)
+    broker = RunningBroker(faults, clock, users, tls)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker._run, config, os.fspath(data_dir), topics)
         try:
