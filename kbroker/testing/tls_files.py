@@ -13,7 +13,7 @@ __all__ = ["ClientAuth", "TlsFiles", "make_tls_files", "tls_properties"]
 
 ClientAuth = Literal["none", "requested", "required"]
 
-_DAYS: Final = 30
+_DAYS: Final = 365
 _HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 

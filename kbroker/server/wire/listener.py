@@ -141,6 +141,7 @@ class Listener:
             network, watcher, secure, listener_name=self.name, peer_host=host, peer_port=port, secure=secure
         )
         secure.on_handshake = partial(self._on_handshake, state.tls, connection)
+        secure.wake = partial(watcher.call_again, connection)
         return connection
 
     def _on_handshake(self, tls: ListenerTls, connection: Connection, certificate: bytes | None) -> None:

@@ -86,6 +86,10 @@ class SocketServer:
 
     def _start(self, listener: Listener, nursery: trio.Nursery) -> None:
         watcher: EpollWatcher | TaskWatcher
+        if listener.tls_state is not None:
+            from kbroker.server.wire.handshake_threads import HandshakeThreads  # loads OpenSSL
+
+            listener.tls_state.threads = HandshakeThreads(nursery)
         if self.is_portable:
             watcher = TaskWatcher(self.network, listener, nursery, self._on_closed)
         else:

@@ -17,6 +17,7 @@ from kbroker.clock import Clock
 from kbroker.errors import PeerError
 from kbroker.security.tls_context import handshake_problem
 from kbroker.server.wire.connection import Connection
+from kbroker.server.wire.handshake_threads import HandshakeThreads
 from kbroker.server.wire.sendfile import SendableSlice, SliceSender
 from kbroker.server.wire.transport import PlainTransport, Sendable
 
@@ -28,9 +29,19 @@ RECORD: Final = 16 * 1024
 ROUND_SECONDS: Final = 0.001
 _HANDSHAKE_RECORD: Final = 0x16
 
+# Where the next step of a handshake is. Integers, as in `connection.py`.
+_NONE: Final = 0
+_IN_THREAD: Final = 1
+_DONE: Final = 2
+
 
 class ListenerTls(Protocol):
     """Key material of a listener, and what its clients are."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a step of a handshake takes so long that it runs in a thread."""
+        ...
 
     def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject: ...
 
@@ -44,10 +55,11 @@ class ListenerTls(Protocol):
 class TlsListenerState:
     """What the TLS connections of one listener share: their keys, a buffer, the time that handshakes take."""
 
-    __slots__ = ("_clock", "_round_spent", "buffer", "tls", "view")
+    __slots__ = ("_clock", "_round_spent", "buffer", "threads", "tls", "view")
 
     def __init__(self, tls: ListenerTls, clock: Clock) -> None:
         self.tls = tls
+        self.threads: HandshakeThreads | None = None  # None until the server runs
         self.buffer = bytearray(CHUNK)
         self.view = memoryview(self.buffer)
         self._clock = clock
@@ -61,12 +73,16 @@ class TlsListenerState:
         """Whether another step of a handshake may run in this round."""
         return self._round_spent < ROUND_SECONDS
 
-    def measure(self, step: Callable[[], None]) -> None:
+    def run(self, step: Callable[[], None]) -> ssl.SSLError | None:
+        """Runs a step of a handshake on the loop. Returns its error."""
         began = self._clock.monotonic()
         try:
             step()
+        except ssl.SSLError as problem:
+            return problem
         finally:
             self._round_spent += self._clock.monotonic() - began
+        return None
 
 
 class TlsTransport:
@@ -84,12 +100,15 @@ class TlsTransport:
         "_read",
         "_session",
         "_state",
+        "_step",
+        "_step_problem",
         "has_pending",
         "on_handshake",
         "recv_into",
         "send",
         "send_more",
         "send_slice",
+        "wake",
     )
 
     def __init__(self, plain: PlainTransport, state: TlsListenerState) -> None:
@@ -103,11 +122,15 @@ class TlsTransport:
         self._is_established = False
         self._is_ended = False  # the client has sent close_notify
         self._first_byte = -1
+        self._step = _NONE
+        self._step_problem: ssl.SSLError | None = None
         self._backlog: memoryview | None = None  # ciphertext that the socket did not take
         self._owed = 0  # plaintext bytes of the backlog that `send` has not reported as sent
         self.has_pending = False
         self.on_handshake: Callable[[bytes | None], None] | None = None
         """Called once, with the certificate of the client, when the handshake is complete."""
+        self.wake: Callable[[], None] | None = None
+        """Asks for a turn of the connection, after a thread has done a step of the handshake."""
         self.recv_into: Callable[[memoryview], int] = self._receive
         self.send: Callable[[Sendable], int] = self._send
         self.send_more: Callable[[Sendable], int] = self._send_more
@@ -122,7 +145,7 @@ class TlsTransport:
         self._plain.close()
         # The bound methods refer to this object: without them it is freed at once.
         del self.recv_into, self.send, self.send_more, self.send_slice, self._read
-        self.on_handshake = None
+        self.on_handshake = self.wake = None
 
     def _say_goodbye(self) -> None:
         """Sends close_notify, so that the client does not take the end for an attack."""
@@ -189,30 +212,49 @@ class TlsTransport:
 
     def _shake_hands(self) -> None:
         """Does the next step of the handshake. Raises BlockingIOError until the handshake is complete."""
-        state = self._state
-        if not state.has_time:
-            raise BlockingIOError  # the socket stays readable: the next round continues
-        received = self._plain.recv_into(state.view)
-        if received == 0:
-            raise ConnectionResetError  # nothing to tell: port scans and health checks do so
-        if self._first_byte < 0:
-            self._first_byte = state.buffer[0]
-        self._incoming.write(state.view[:received])
-        try:
-            state.measure(self._session.do_handshake)
-        except ssl.SSLWantReadError:
+        problem = self._run_step()
+        if isinstance(problem, ssl.SSLWantReadError):
             self._flush_handshake()
-            raise BlockingIOError from None
-        except ssl.SSLError as problem:
-            state.tls.on_failed_handshake()
+            raise BlockingIOError
+        if problem is not None:
+            self._state.tls.on_failed_handshake()
             self._flush_last()
-            raise PeerError(f"SSL handshake failed: {self._describe(problem)}") from None
+            raise PeerError(f"SSL handshake failed: {self._describe(problem)}")
         self._flush_handshake()
         self._is_established = True
         self.has_pending = True  # the first request may have arrived with the end of the handshake
         on_handshake, self.on_handshake = self.on_handshake, None
         if on_handshake is not None:
             on_handshake(self._session.getpeercert(binary_form=True))
+
+    def _run_step(self) -> ssl.SSLError | None:
+        """Returns the error of the next step. Raises BlockingIOError if the step is not done yet."""
+        state = self._state
+        if self._step == _DONE:
+            self._step = _NONE
+            self.has_pending = False
+            problem, self._step_problem = self._step_problem, None
+            return problem
+        if self._step == _IN_THREAD or not state.has_time:
+            raise BlockingIOError  # the socket stays readable: a later round continues
+        received = self._plain.recv_into(state.view)
+        if received == 0:
+            raise ConnectionResetError  # nothing to tell: port scans and health checks do so
+        if self._first_byte < 0:
+            self._first_byte = state.buffer[0]
+        self._incoming.write(state.view[:received])
+        if state.threads is None or not state.tls.is_slow:
+            return state.run(self._session.do_handshake)
+        self._step = _IN_THREAD
+        state.threads.start(self._session.do_handshake, self._on_step)
+        raise BlockingIOError
+
+    def _on_step(self, problem: ssl.SSLError | None) -> None:
+        """Notes that a thread has done the step, and asks for a turn to go on."""
+        self._step, self._step_problem = _DONE, problem
+        self.has_pending = True
+        if self.wake is not None:
+            self.wake()
 
     def _describe(self, problem: ssl.SSLError) -> str:
         if self._first_byte != _HANDSHAKE_RECORD:

@@ -36,6 +36,7 @@ class Tls:
         self.certificates: list[bytes | None] = []
         self.failures = 0
         self.refusal: str | None = None
+        self.is_slow = False
 
     def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         return self.context.wrap_bio(incoming, outgoing, server_side=True)
@@ -419,3 +420,29 @@ async def test_handshakes_of_a_flood_leave_time_for_other_requests(
         finally:
             for sock in flood:
                 sock.close()
+
+
+async def test_handshakes_with_a_large_key_run_in_threads(
+    authority: Authority, trusting: ssl.SSLContext, portable: bool
+) -> None:
+    async with running(authority, portable) as shell:
+        shell.tls.is_slow = True
+        for number in range(3):
+            client = await shell.connect(trusting)
+            await client.send(b"e%d" % number)
+            assert await client.receive() == b"e%d" % number
+        stream = await shell.connect_plain()
+        await stream.send_all(frame(b"e hello"))
+        received = b""
+        while chunk := await stream.receive_some():
+            received += chunk
+        assert received[:1] == b"\x15"
+        leaving = await shell.connect_plain()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        session = trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            session.do_handshake()
+        await leaving.send_all(outgoing.read())
+        await leaving.aclose()  # perhaps while the thread works
+        await shell.wait_until(lambda: len(shell.network.connections) == 3)
+        assert shell.tls.failures == 1
