@@ -63,9 +63,7 @@ class Shell:
         return self.streams[-1]
 
     async def connect(self, context: ssl.SSLContext) -> Client:
-        stream = trio.SSLStream(
-            await self.connect_plain(), context, server_hostname="127.0.0.1", https_compatible=True
-        )
+        stream = trio.SSLStream(await self.connect_plain(), context, server_hostname="127.0.0.1", https_compatible=True)
         await stream.do_handshake()
         return Client(stream)
 
