@@ -61,7 +61,7 @@ class ConnectionLogin:
         if self._ends_at is None:
             return False
         now = self._listener.clock.monotonic()
-        if frame[:2] == _SASL_HANDSHAKE:
+        if bytes(frame[:2]) == _SASL_HANDSHAKE:
             last = self._reauthenticated_at
             if last is None or now - last >= _REAUTHENTICATION_SECONDS:
                 self._reauthenticated_at = now
