@@ -392,7 +392,7 @@ def test_api_versions_come_once(raw: RawClient) -> None:
 
 def test_a_bad_api_versions_may_be_tried_again(raw: RawClient) -> None:
     assert raw.ask("ApiVersions", 3, client_software_name="", client_software_version="").error_code == 42
-    raw.send_frame(struct.pack(">hhih", 18, 99, 7, -1))
+    raw.send_frame(struct.pack(">hhihx", 18, 99, 7, -1))
     frame = raw.receive_frame()
     assert frame is not None
     assert frame[4:6] == b"\0\x23"
