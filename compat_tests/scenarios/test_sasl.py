@@ -73,11 +73,11 @@ def sasl_bootstrap(
             yield f"127.0.0.1:{sasl_port}"
     elif broker_name == "apache-kafka":
         tools: JavaTools = request.getfixturevalue("java_tools")
-        more = SASL.format(
-            port=port, sasl_port=sasl_port, controller=f",CONTROLLER://127.0.0.1:{controller_port}"
-        )
+        more = SASL.format(port=port, sasl_port=sasl_port, controller=f",CONTROLLER://127.0.0.1:{controller_port}")
         more += f"controller.quorum.voters=1@127.0.0.1:{controller_port}\n"
-        more += "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+        more += (
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+        )
         with run_apache_kafka(tools, directory, more, port=port):
             add_scram_user(f"127.0.0.1:{port}")
             yield f"127.0.0.1:{sasl_port}"
@@ -281,7 +281,12 @@ def test_java_fails_with_a_wrong_password(
     file = java_properties(tmp_path, mechanism, "wrong")
     with pytest.raises(AssertionError) as failure:
         java_tools.run(
-            "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", sasl_bootstrap, "--list", "--command-config", file
+            "org.apache.kafka.tools.TopicCommand",
+            "--bootstrap-server",
+            sasl_bootstrap,
+            "--list",
+            "--command-config",
+            file,
         )
     assert text in str(failure.value)
 

@@ -158,7 +158,10 @@ def test_kcat(secured: SecuredBroker, topic: str) -> None:
     options = ["-b", secured.open, "-X", "security.protocol=SSL", "-X", f"ssl.ca.location={secured.authority.file}"]
     subprocess.run([command, *options, "-P", "-t", topic, "-p", "0"], input=b"tea\n", check=True, timeout=PATIENCE_S)
     read = subprocess.run(
-        [command, *options, "-C", "-t", topic, "-p", "0", "-e", "-q"], capture_output=True, check=True, timeout=PATIENCE_S
+        [command, *options, "-C", "-t", topic, "-p", "0", "-e", "-q"],
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     assert read.stdout == b"tea\n"
 

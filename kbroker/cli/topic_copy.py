@@ -95,9 +95,7 @@ def copy(
         click.echo(f"Copied {pluralize(count, 'record')} from topic {source} to topic {target}.")
 
 
-def _target(
-    bootstrap: str, to_bootstrap: str | None, to_profile: str | None
-) -> tuple[str, ConnectionSecurity | None]:
+def _target(bootstrap: str, to_bootstrap: str | None, to_profile: str | None) -> tuple[str, ConnectionSecurity | None]:
     """Returns the addresses of the target cluster, and their security."""
     if to_profile is None:
         return (bootstrap, security_of(bootstrap)) if to_bootstrap is None else (to_bootstrap, None)

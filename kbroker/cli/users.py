@@ -181,9 +181,7 @@ def list_users(as_json: bool, bootstrap: str) -> None:
         print_json([{"user": user.name, "iterations": user.iterations} for user in found])
     elif found:
         rows = [
-            [user.name, mechanism, iterations]
-            for user in found
-            for mechanism, iterations in user.iterations.items()
+            [user.name, mechanism, iterations] for user in found for mechanism, iterations in user.iterations.items()
         ]
         print_table(["user", "mechanism", "iterations"], rows)
     else:

@@ -1,6 +1,6 @@
 """Logs in with SASL on a new connection, or again before the session ends (KIP-368).
 
-    SaslHandshake v1, then SaslAuthenticate with one token after another, until the mechanism is complete.
+SaslHandshake v1, then SaslAuthenticate with one token after another, until the mechanism is complete.
 """
 
 from __future__ import annotations

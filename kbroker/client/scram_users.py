@@ -76,9 +76,7 @@ async def delete_scram_user(cluster: Cluster, user: str, mechanisms: Sequence[st
     await _alter(cluster, user, deletions=[ScramCredentialDeletion(name=user, mechanism=number) for number in numbers])
 
 
-async def _alter(
-    cluster: Cluster, user: str, *, deletions: Sequence[Any] = (), upsertions: Sequence[Any] = ()
-) -> None:
+async def _alter(cluster: Cluster, user: str, *, deletions: Sequence[Any] = (), upsertions: Sequence[Any] = ()) -> None:
     async def send(connection: BrokerConnection) -> Any:
         response = await connection.send(
             ALTER_USER_SCRAM_CREDENTIALS, deletions=list(deletions), upsertions=list(upsertions)

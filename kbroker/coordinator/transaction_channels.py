@@ -19,9 +19,7 @@ __all__ = ["TransactionChannels"]
 class TransactionChannels:
     """Two connections to each broker: an admission never waits for a marker that is not committed yet."""
 
-    def __init__(
-        self, *, broker_id: int, listener_name: str, timeout_s: float, connect: Connect | None = None
-    ) -> None:
+    def __init__(self, *, broker_id: int, listener_name: str, timeout_s: float, connect: Connect | None = None) -> None:
         self.markers: BrokerChannels[OutgoingMarker] = BrokerChannels(
             partial(send_markers, timeout_s=timeout_s),
             fail_marker,

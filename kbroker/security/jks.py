@@ -1,7 +1,7 @@
 """Reads Java key stores in the format JKS: certificates, and private keys in the protection of that format.
 
-    magic FEEDFEED, version, count, entries, SHA-1 over password, "Mighty Aphrodite" and all bytes before
-    key entry 1: alias, time, key, chain      certificate entry 2: alias, time, type, certificate
+magic FEEDFEED, version, count, entries, SHA-1 over password, "Mighty Aphrodite" and all bytes before
+key entry 1: alias, time, key, chain      certificate entry 2: alias, time, type, certificate
 """
 
 from __future__ import annotations

@@ -55,9 +55,7 @@ class JsonWebKeys:
     def find(self, algorithm: str, key_id: str | None) -> VerificationKey | None:
         """Returns the key for a token, or None. A token without key id fits only if one key fits."""
         suitable = [
-            key
-            for key in self._keys
-            if algorithm in key.algorithms and (key_id is None or key.key_id == key_id)
+            key for key in self._keys if algorithm in key.algorithms and (key_id is None or key.key_id == key_id)
         ]
         return suitable[0] if suitable and (key_id is not None or len(suitable) == 1) else None
 

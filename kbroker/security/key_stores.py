@@ -63,9 +63,7 @@ def load_trusted_certificates(config: ListenerConfig) -> tuple[bytes, ...] | Non
     if inline is not None:
         if location:
             raise UserError("Both SSL trust store location and separate trust certificates are specified.")
-        _check_inline(
-            "SSL trust store certs", "trust", config.ssl_truststore_type, config.ssl_truststore_password
-        )
+        _check_inline("SSL trust store certs", "trust", config.ssl_truststore_type, config.ssl_truststore_password)
         return _certificates_of(inline.value, "ssl.truststore.certificates")
     if not location:
         return None

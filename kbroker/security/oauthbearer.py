@@ -1,7 +1,7 @@
 """SASL OAUTHBEARER (RFC 7628): the client sends a bearer token, which the server validates.
 
-    client   n,[a=<authorization id>],^Aauth=Bearer <token>^A[<name>=<value>^A...]^A
-    server   empty, or for an invalid token {"status":"invalid_token"}. The client then sends ^A, and the login fails.
+client   n,[a=<authorization id>],^Aauth=Bearer <token>^A[<name>=<value>^A...]^A
+server   empty, or for an invalid token {"status":"invalid_token"}. The client then sends ^A, and the login fails.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def _wrap(label: str, body: str) -> str:
     headers = "".join(_HEADER.findall(f"{body}\n"))
     payload = "".join(_HEADER.sub("", f"{body}\n").split())
     lines = [payload[start : start + _LINE] for start in range(0, len(payload), _LINE)]
-    return "\n".join([f"-----BEGIN {label}-----", *([headers] if headers else []), *lines, f"-----END {label}-----", ""])
+    return "\n".join(
+        [f"-----BEGIN {label}-----", *([headers] if headers else []), *lines, f"-----END {label}-----", ""]
+    )
 
 
 def encode_pem(label: str, content: bytes) -> str:

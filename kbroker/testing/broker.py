@@ -144,9 +144,7 @@ class Broker:
         """Starts the broker. Clients can connect once this returns. A restart uses the same port and data."""
         if self._running is not None:
             raise UserError("The broker is already running")
-        self._running = self._stage.start(
-            self._config, self._topics, self.faults, self._clock, self._users, self._tls
-        )
+        self._running = self._stage.start(self._config, self._topics, self.faults, self._clock, self._users, self._tls)
         if not self._has_own_listeners:
             ports = {self._protocol: self._running.port}
             if self._container_host is not None:

@@ -152,9 +152,7 @@ async def test_keys_that_cannot_be_loaded_stop_the_start(start_broker: StartBrok
         await start_broker(properties_of(url))
 
 
-async def test_a_redirect_to_another_address_is_not_followed(
-    start_broker: StartBroker, key_server: KeyServer
-) -> None:
+async def test_a_redirect_to_another_address_is_not_followed(start_broker: StartBroker, key_server: KeyServer) -> None:
     expected = pytest.RaisesExc(UserError, match="HTTP Error 302")
     with pytest.RaisesGroup(expected, flatten_subgroups=True, allow_unwrapped=True):
         await start_broker(properties_of(key_server.url.replace("/keys", "/redirect")))

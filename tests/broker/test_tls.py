@@ -128,7 +128,9 @@ async def test_clients_of_each_listener_see_its_own_address(authority: Authority
 async def test_the_client_verifies_the_broker(authority: Authority, start_broker: StartBroker, tmp_path: Path) -> None:
     broker = await start_broker(tls_properties(authority))
     stranger = client(authority) | {"ssl.truststore.location": Authority(tmp_path / "other").file}
-    with pytest.raises(HandshakeFailed, match=r"^SSL handshake with 127\.0\.0\.1:\d+ failed: the certificate of the peer"):
+    with pytest.raises(
+        HandshakeFailed, match=r"^SSL handshake with 127\.0\.0\.1:\d+ failed: the certificate of the peer"
+    ):
         await ask_metadata(broker, stranger)
     with pytest.raises(PeerError, match="uses TLS, and this connection does not"):
         await ask_metadata(broker, {})
@@ -232,9 +234,7 @@ async def test_keys_that_clients_would_not_accept_are_refused(
     authority: Authority, start_broker: StartBroker, make: Any, problem: str
 ) -> None:
     broker = await start_broker(tls_properties(authority))
-    code, message = await alter(
-        broker, client(authority), {"listener.name.ssl.ssl.keystore.location": make(authority)}
-    )
+    code, message = await alter(broker, client(authority), {"listener.name.ssl.ssl.keystore.location": make(authority)})
     assert (code, problem in message) == (ErrorCode.INVALID_REQUEST, True), message
     await ask_metadata(broker, client(authority))
 
@@ -254,13 +254,18 @@ async def test_other_changes_of_a_listener_are_refused(authority: Authority, sta
     mine = client(authority)
     for configs, problem in (
         ({"ssl.keystore.location": "/x"}, "can be dynamically updated only per-listener using the listener prefix"),
-        ({"listener.name.ssl.ssl.client.auth": "none"}, "Configs cannot be updated dynamically for existing listener SSL"),
+        (
+            {"listener.name.ssl.ssl.client.auth": "none"},
+            "Configs cannot be updated dynamically for existing listener SSL",
+        ),
     ):
         code, message = await alter(broker, mine, configs)
         assert (code, problem in message) == (ErrorCode.INVALID_REQUEST, True), message
 
 
-async def test_stored_keys_are_used_after_a_restart(authority: Authority, start_broker: StartBroker, tmp_path: Path) -> None:
+async def test_stored_keys_are_used_after_a_restart(
+    authority: Authority, start_broker: StartBroker, tmp_path: Path
+) -> None:
     properties = tls_properties(authority)
     broker = await start_broker(properties)
     other = authority.write("next", Path(authority.pem("broker")).read_text())
@@ -316,7 +321,9 @@ def produce(settings: dict[str, str], values: list[bytes]) -> tuple[int, list[Ka
     return left, errors
 
 
-async def test_librdkafka_writes_with_and_without_a_certificate(authority: Authority, start_broker: StartBroker) -> None:
+async def test_librdkafka_writes_with_and_without_a_certificate(
+    authority: Authority, start_broker: StartBroker
+) -> None:
     broker = await start_broker(tls_properties(authority, ssl_client_auth="requested"))
     values = [bytes([number]) * 50_000 for number in range(50)]
     for certificate in (None, authority.pem("client", hosts=())):

@@ -41,7 +41,9 @@ async def test_users_are_added_listed_and_removed(call: Call, password: str) -> 
     ]
     removed = await call("users", "remove", "alice", "--mechanism", "SCRAM-SHA-512", "--yes")
     assert removed.out == "Removed credentials of user alice: SCRAM-SHA-512.\n"
-    assert (await call("users", "remove", "alice", "--yes")).out == "Removed credentials of user alice: SCRAM-SHA-256.\n"
+    assert (
+        await call("users", "remove", "alice", "--yes")
+    ).out == "Removed credentials of user alice: SCRAM-SHA-256.\n"
     failed = await call("users", "remove", "alice", "--yes")
     assert (failed.code, failed.err) == (
         1,

@@ -69,7 +69,9 @@ def produce(cluster: RunningCluster, values: list[bytes]) -> None:
         }
     )
     for number, value in enumerate(values):
-        producer.produce(TOPIC, value, partition=number % 3, on_delivery=lambda error, _: error and errors.append(error))
+        producer.produce(
+            TOPIC, value, partition=number % 3, on_delivery=lambda error, _: error and errors.append(error)
+        )
     assert producer.flush(TIMEOUT_SECONDS) == 0
     assert errors == []
 

@@ -89,9 +89,7 @@ def test_an_invalid_value_is_named_with_its_prefix() -> None:
 
 def test_a_listener_that_does_not_exist_is_warned_about() -> None:
     config = BrokerConfig.from_properties({**FOUR, "listener.name.slt.ssl.client.auth": "required"})
-    assert config.warnings == (
-        "listener.name.slt.ssl.client.auth has no effect: listeners has no listener SLT",
-    )
+    assert config.warnings == ("listener.name.slt.ssl.client.auth has no effect: listeners has no listener SLT",)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +146,11 @@ def test_passwords_are_never_shown() -> None:
     assert "geheim" not in f"{password} {password!r} {[password]}"
     entries = {entry.name: entry for entry in describe_broker_configs(config, {})}
     assert "geheim" not in repr(entries)
-    for name in ("ssl.key.password", "listener.name.ssl.ssl.keystore.key", "listener.name.login.plain.sasl.jaas.config"):
+    for name in (
+        "ssl.key.password",
+        "listener.name.ssl.ssl.keystore.key",
+        "listener.name.login.plain.sasl.jaas.config",
+    ):
         assert (entries[name].value, entries[name].is_sensitive) == (None, True)
     shown = entries["listener.name.ssl.ssl.client.auth"]
     assert (shown.value, shown.type, shown.source) == (

@@ -29,7 +29,10 @@ CN, O, OU, C = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZAT
 
 # What java.security's X500Principal.getName() prints for them; `test_java_prints_the_same` asks it.
 NAMES = [
-    (name(NameAttribute(C, "DE"), NameAttribute(O, "c"), NameAttribute(OU, "b"), NameAttribute(CN, "a")), "CN=a,OU=b,O=c,C=DE"),
+    (
+        name(NameAttribute(C, "DE"), NameAttribute(O, "c"), NameAttribute(OU, "b"), NameAttribute(CN, "a")),
+        "CN=a,OU=b,O=c,C=DE",
+    ),
     (name(NameAttribute(CN, "a,CN=admin")), r"CN=a\,CN\=admin"),
     (name(NameAttribute(CN, ' #+"<>;\\ ')), r"CN=\ \#\+\"\<\>\;\\\ "),
     (name([NameAttribute(CN, "a"), NameAttribute(OU, "b")], NameAttribute(O, "c")), "O=c,CN=a+OU=b"),
@@ -74,7 +77,9 @@ def test_java_prints_the_same(java: str, tmp_path: Path) -> None:
 
 def test_the_facts_of_a_certificate(tmp_path: Path) -> None:
     issued = Authority(tmp_path).issue("broker", not_before=datetime(2025, 3, 1, 12, tzinfo=UTC), days=10)
-    certificate = read_certificate(x509.load_pem_x509_certificate(issued.certificate.encode()).public_bytes(Encoding.DER))
+    certificate = read_certificate(
+        x509.load_pem_x509_certificate(issued.certificate.encode()).public_bytes(Encoding.DER)
+    )
     assert certificate.subject == "CN=broker,O=acme"
     assert certificate.issuer == "CN=test authority"
     assert certificate.not_before == datetime(2025, 3, 1, 12, tzinfo=UTC)

@@ -89,7 +89,11 @@ def test_a_pkcs12_store_is_recognised_under_any_name_and_type(authority: Authori
     certificate = x509.load_pem_x509_certificate(issued.certificate.encode())
     trusted = x509.load_pem_x509_certificate(Path(authority.file).read_bytes())
     data = pkcs12.serialize_key_and_certificates(
-        b"broker", key, certificate, [trusted], BestAvailableEncryption(b"changeit")  # type: ignore[arg-type]
+        b"broker",
+        key,
+        certificate,
+        [trusted],
+        BestAvailableEncryption(b"changeit"),  # type: ignore[arg-type]
     )
     location = authority.directory / "broker.jks"
     location.write_bytes(data)
@@ -184,7 +188,9 @@ def test_a_key_and_a_certificate_that_do_not_belong_together(authority: Authorit
     assert refusal(configs(ssl_keystore_location=location)).startswith("The private key does not belong to")
 
 
-def test_no_file_with_a_key_is_left_behind(authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_file_with_a_key_is_left_behind(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(empty))

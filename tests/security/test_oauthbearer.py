@@ -173,7 +173,9 @@ def test_wrong_claims_are_refused(changes: dict[str, Any], problem: str) -> None
         validate(token(**changes))
 
 
-@pytest.mark.parametrize("changes", [{"aud": ["x", "other"]}, {"exp": NOW_MS // 1000 - 29}, {"nbf": NOW_MS // 1000 + 29}])
+@pytest.mark.parametrize(
+    "changes", [{"aud": ["x", "other"]}, {"exp": NOW_MS // 1000 - 29}, {"nbf": NOW_MS // 1000 + 29}]
+)
 def test_claims_within_the_rules_are_accepted(changes: dict[str, Any]) -> None:
     assert validate(token(**changes)).user == "alice"
 
@@ -184,7 +186,9 @@ def test_the_subject_may_be_another_claim() -> None:
     assert found.user == "app"
 
 
-@pytest.mark.parametrize("text", ["", "a.b", "a.b.c.d", "....", "e30.e30.", "bnVsbA.bnVsbA.", "W10.W10.AAAA", "{}.{}.{}"])
+@pytest.mark.parametrize(
+    "text", ["", "a.b", "a.b.c.d", "....", "e30.e30.", "bnVsbA.bnVsbA.", "W10.W10.AAAA", "{}.{}.{}"]
+)
 def test_garbage_is_no_token(text: str) -> None:
     with pytest.raises(InvalidToken):
         validate(text)

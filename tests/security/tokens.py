@@ -38,7 +38,9 @@ class RsaKey(NamedTuple):
         return pow(int.from_bytes(encoded, "big"), self.private, self.modulus).to_bytes(self.size, "big")
 
     def jwk(self, **members: Any) -> dict[str, Any]:
-        n, e = (encode(number.to_bytes((number.bit_length() + 7) // 8, "big")) for number in (self.modulus, self.public))
+        n, e = (
+            encode(number.to_bytes((number.bit_length() + 7) // 8, "big")) for number in (self.modulus, self.public)
+        )
         return {"kty": "RSA", "n": n, "e": e, **members}
 
 

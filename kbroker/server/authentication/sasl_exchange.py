@@ -207,9 +207,7 @@ class SaslExchange:
 
     def _general_answer(self) -> str:
         kind = "authentication" if self._previous is None else "re-authentication"
-        return (
-            f"Authentication failed during {kind} due to invalid credentials with SASL mechanism {self._mechanism}"
-        )
+        return f"Authentication failed during {kind} due to invalid credentials with SASL mechanism {self._mechanism}"
 
 
 def _prefix(frame: memoryview) -> tuple[int, int]:

@@ -208,7 +208,9 @@ async def _write_broker(context: Context, name: str, update: ConfigsUpdate, vali
         configs = update(current)
         # Stored values are not validated again: another release may have written them.
         changed = {config: text for config, text in configs.items() if current.get(config) != text}
-        problem = validate_dynamic_configs(changed, is_per_broker=bool(name)) or _keys_problem(context, changed, configs)
+        problem = validate_dynamic_configs(changed, is_per_broker=bool(name)) or _keys_problem(
+            context, changed, configs
+        )
         if problem is not None:
             raise Refusal(ErrorCode.INVALID_REQUEST, problem)
         touched.update(configs)

@@ -50,9 +50,7 @@ class SocketServer:
         `tls`, `begin_login`: as in `Listener`.
         """
         sockets = bind_all(host, port)
-        listener = Listener(
-            self.network, name, sockets, portable=self.is_portable, tls=tls, begin_login=begin_login
-        )
+        listener = Listener(self.network, name, sockets, portable=self.is_portable, tls=tls, begin_login=begin_login)
         self.listeners.append(listener)
         return listener
 

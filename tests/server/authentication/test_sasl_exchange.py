@@ -225,7 +225,9 @@ def test_a_wrong_scram_message_has_the_general_text() -> None:
     exchange = exchange_of()
     shake_hands(exchange, "SCRAM-SHA-512")
     response = authenticate(exchange, b"y,,n=alice,r=abc")
-    expected = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-512"
+    expected = (
+        "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-512"
+    )
     assert (response.error_code, response.error_message) == (ErrorCode.SASL_AUTHENTICATION_FAILED, expected)
 
 

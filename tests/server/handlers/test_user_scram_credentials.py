@@ -33,9 +33,7 @@ def deletion(name: str, mechanism: int = SHA_256) -> Any:
 async def alter(
     broker: HandlerBroker, upsertions: list[Any] | None = None, deletions: list[Any] | None = None
 ) -> list[tuple[str, int, str | None]]:
-    response = await broker.ask(
-        ALTER_USER_SCRAM_CREDENTIALS, 0, upsertions=upsertions or [], deletions=deletions or []
-    )
+    response = await broker.ask(ALTER_USER_SCRAM_CREDENTIALS, 0, upsertions=upsertions or [], deletions=deletions or [])
     return [(result.user, result.error_code, result.error_message) for result in response.results]
 
 
