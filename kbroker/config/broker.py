@@ -568,6 +568,7 @@ _WITHOUT_EFFECT: Final = (
     "alter.config.policy.kraft.compatibility.enable",
     "auto.include.jmx.reporter",
     "broker.id.generation.enable",
+    "control.plane.listener.name",
     "controlled.shutdown.",
     "delegation.token.master.key",
     "eligible.leader.replicas.enable",

@@ -52,8 +52,8 @@ def check_supported(config: BrokerConfig) -> None:
             )
     if config.texts.get("control.plane.listener.name"):
         raise UserError(
-            "control.plane.listener.name is set, but kbroker has no listener of its own for requests of the controller. "
-            "Remove it: these requests then use the listener between brokers."
+            "control.plane.listener.name is set, but kbroker has no listener of its own for requests of the "
+            "controller. Remove it: these requests then use the listener between brokers."
         )
     if not config.zookeeper_connect:
         _check_quorum(config)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from kbroker.errors import UserError
@@ -58,7 +59,7 @@ def map_name(rules: Sequence[MappingRule], name: str) -> str | None:
         if pattern is None:
             return name
         if pattern.fullmatch(name):
-            user = pattern.sub(lambda match: _expand(replacement, match), name)
+            user = pattern.sub(partial(_expand, replacement), name)
             return user.lower() if case == "L" else user.upper() if case == "U" else user
     return None
 

@@ -13,7 +13,6 @@ from kbroker.config.listener import ListenerConfig
 from kbroker.errors import UserError
 from kbroker.security.cipher_suites import TLS_1_3_SUITES, openssl_name
 from kbroker.security.key_stores import KeyMaterial, load_key_material, load_trusted_certificates
-from kbroker.security.pem import encode_pem
 
 __all__ = ["check_own_trust", "client_context", "handshake_problem", "server_context"]
 

@@ -22,8 +22,8 @@ from kbroker.server.context import Context
 from kbroker.server.requests.request import Handler
 from kbroker.testing.faults import Faults
 from kbroker.testing.kafka_record import KafkaRecord, NewRecord, produce, read_records
-from kbroker.testing.lone_exceptions import lone_exceptions
 from kbroker.testing.logins import BrokerUsers
+from kbroker.testing.lone_exceptions import lone_exceptions
 from kbroker.testing.settings import (
     Setting,
     Topics,

@@ -199,7 +199,7 @@ def test_the_controllers_listener_of_a_kraft_file_is_left_out() -> None:
         ({"listener.security.protocol.map": "A:B"}, "expected NAME:PROTOCOL"),
         ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "set advertised.listeners"),
         ({"listeners": "PLAINTEXT://a:1", "advertised.listeners": "SSL://a:1"}, "listeners has no listener SSL"),
-        ({"inter.broker.listener.name": "SSL"}, "not in advertised.listeners"),
+        ({"inter.broker.listener.name": "SSL"}, "must be a listener name defined in advertised.listeners"),
     ],
 )
 def test_listeners_that_cannot_work_are_refused(properties: dict[str, str], problem: str) -> None:

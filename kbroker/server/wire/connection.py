@@ -439,6 +439,8 @@ class Connection:
             self._send()
         if slots or out or self._charged or self._reading != READING or self.reader.is_unfinished:
             self._settle()
+        elif self._secure is not None:
+            self._settle()
 
     def _send(self) -> None:
         queue = self._send_queue

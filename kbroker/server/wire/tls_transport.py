@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 from kbroker.clock import Clock
@@ -28,6 +29,7 @@ RECORD: Final = 16 * 1024
 # Handshakes of one round of a watcher take at most this long, and one step more: other connections get their turn.
 ROUND_SECONDS: Final = 0.001
 _HANDSHAKE_RECORD: Final = 0x16
+_ALERT: Final = bytes.fromhex("15 0303 0002 02 0a")  # fatal, unexpected message
 
 # Where the next step of a handshake is. Integers, as in `connection.py`.
 _NONE: Final = 0
@@ -149,10 +151,8 @@ class TlsTransport:
 
     def _say_goodbye(self) -> None:
         """Sends close_notify, so that the client does not take the end for an attack."""
-        try:
-            self._session.unwrap()
-        except (ssl.SSLError, OSError):
-            pass  # the client has not answered yet, and the broker does not wait for it
+        with suppress(OSError):
+            self._session.unwrap()  # raises SSLWantReadError: the broker does not wait for the answer
         self._flush_last()
 
     # Receiving
@@ -218,6 +218,8 @@ class TlsTransport:
             raise BlockingIOError
         if problem is not None:
             self._state.tls.on_failed_handshake()
+            if self._first_byte != _HANDSHAKE_RECORD and not self._outgoing.pending:
+                self._plain_alert()
             self._flush_last()
             raise PeerError(f"SSL handshake failed: {self._describe(problem)}")
         self._flush_handshake()
@@ -267,12 +269,18 @@ class TlsTransport:
         if self._outgoing.pending and not self._try_flush():
             raise PeerError("SSL handshake failed: the client does not read")
 
+    def _plain_alert(self) -> None:
+        """Tells a client without TLS what it has connected to: clients of Kafka know how an alert begins.
+
+        OpenSSL sends nothing then.
+        """
+        with suppress(OSError):
+            self._plain.send(_ALERT)
+
     def _flush_last(self) -> None:
         """Sends the alert or the close_notify, if the socket takes it: the connection ends in any case."""
-        try:
+        with suppress(OSError):
             self._try_flush()
-        except OSError:
-            pass
 
     # Sending
 
