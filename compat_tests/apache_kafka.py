@@ -113,12 +113,19 @@ class JavaTools:
 
 
 @contextmanager
-def run_apache_kafka(tools: JavaTools, directory: Path, more_properties: str = "") -> Iterator[str]:
-    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end."""
-    port, controller_port = free_ports(2)
+def run_apache_kafka(
+    tools: JavaTools, directory: Path, more_properties: str = "", *, port: int | None = None
+) -> Iterator[str]:
+    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end.
+
+    `port`: of its PLAINTEXT listener; None for a free one. `more_properties` may name {port} and {controller_port}.
+    """
+    free_port, controller_port = free_ports(2)
+    port = free_port if port is None else port
     properties = directory / "server.properties"
     text = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
-    properties.write_text(text + more_properties)
+    more = more_properties.replace("{port}", str(port)).replace("{controller_port}", str(controller_port))
+    properties.write_text(text + more)
     tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
     log = directory / "apache-kafka.log"
     options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")

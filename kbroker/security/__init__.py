@@ -1,1 +1,1 @@
-"""Security without IO: credentials, SASL mechanisms, key stores, principals, ACLs. Knows no socket, loop or thread."""
+"""Credentials, key material and rules of access. Pure: knows no loop, no socket and no thread, and asks no clock."""

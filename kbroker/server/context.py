@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,6 +18,7 @@ from kbroker.replication.log_dirs import LogDirs
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.replication.replica_moves import ReplicaMoves
 from kbroker.server.access.authorization import Authorizer
+from kbroker.server.configs.listener_keys import ListenerKeys
 from kbroker.server.coordinators.producer_ids import ProducerIds
 from kbroker.server.quotas.request_quotas import Quotas
 from kbroker.server.requests.fetch_session import FetchSessions
@@ -62,3 +64,5 @@ class Context:
     """None without an authorizer."""
     member: ClusterMember | None = None
     """None on a single node."""
+    listener_keys: Mapping[str, ListenerKeys] = field(default_factory=dict)
+    """Keys of each listener with TLS, by its name."""

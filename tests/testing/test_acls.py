@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 30.0
 ME = "User:ANONYMOUS"
 
 
-def produce(bootstrap: str, topic: str, **settings: Any) -> KafkaError | None:
+def produce(bootstrap: str = "", topic: str = "", **settings: Any) -> KafkaError | None:
     """Returns the error that librdkafka reports for one record."""
     outcomes: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "message.timeout.ms": 20_000, **settings})
@@ -167,3 +167,24 @@ def test_an_invalid_line_ends_the_start() -> None:
 def test_the_fixture_has_acls(kbroker: Broker) -> None:
     kbroker.produce("orders", ["v"])
     assert consume(kbroker.bootstrap, "orders", "g") == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def test_users_have_their_own_rights() -> None:
+    acls = ["allow User:ada READ,WRITE topic orders", "allow User:ada READ group g", "allow User:bob READ topic orders"]
+    with Broker(topics=["orders"], users={"ada": "a-secret", "bob": "b-secret"}, acls=acls) as broker:
+        ada, bob = (broker.client_settings(name, "SCRAM-SHA-512") for name in ("ada", "bob"))
+        assert produce(topic="orders", **ada) is None
+        assert code_of(produce(topic="orders", **bob)) == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        broker.produce("orders", ["of the test itself"])
+        assert [record.text for record in broker.records("orders", 2)] == ["v", "of the test itself"]
+        broker.remove_acls(["allow User:ada WRITE topic orders"])
+        assert code_of(produce(topic="orders", **ada)) == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_certificate_has_its_own_rights() -> None:
+    acls = ["allow User:CN=client WRITE topic orders"]
+    with Broker(topics=["orders"], tls="required", acls=acls) as broker:
+        settings = {"bootstrap.servers": broker.bootstrap, **broker.tls.librdkafka}
+        assert produce(topic="orders", **settings) is None
+        broker.remove_acls(acls)
+        assert code_of(produce(topic="orders", **settings)) == KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -25,6 +25,7 @@ CONTROLLER_APIS: Final[Mapping[int, AclOperation | None]] = {
     43: AclOperation.ALTER,  # ElectLeaders
     45: AclOperation.ALTER,  # AlterPartitionReassignments
     46: AclOperation.DESCRIBE,  # ListPartitionReassignments
+    51: None,  # AlterUserScramCredentials
     56: AclOperation.CLUSTER_ACTION,  # AlterPartition
     57: AclOperation.ALTER,  # UpdateFeatures
     67: AclOperation.CLUSTER_ACTION,  # AllocateProducerIds
