@@ -444,6 +444,18 @@ ROWS = (
         },
         {"ALTER_CONFIGS cluster": {"entries.error_code": CLUSTER_FAILED}},
     ),
+    Row(
+        "DescribeUserScramCredentials",
+        0,
+        lambda n: {"users": [{"name": n}]},
+        {"DESCRIBE cluster": {"error_code": CLUSTER_FAILED, "results.error_code": CLUSTER_FAILED}},
+    ),
+    Row(
+        "AlterUserScramCredentials",
+        0,
+        lambda n: {"deletions": [{"name": n, "mechanism": 1}], "upsertions": []},
+        {"ALTER cluster": {"results.error_code": CLUSTER_FAILED}},
+    ),
     Row("UpdateFeatures", 1, lambda n: {}, {"ALTER cluster": {"error_code": CLUSTER_FAILED}}),
     Row(
         "DescribeProducers",
@@ -491,4 +503,4 @@ ROWS = (
     ),
 )
 
-ASKS_NOTHING = ("ApiVersions", "DescribeCluster")
+ASKS_NOTHING = ("ApiVersions", "DescribeCluster", "SaslAuthenticate", "SaslHandshake")

@@ -21,7 +21,7 @@ from kbroker.security.credentials import (
     credential_of_salted_password,
     format_credential,
 )
-from kbroker.server.access.authorization import AclOperation
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.authentication.stored_credentials import user_entity
 from kbroker.server.requests.error_fields import error_fields

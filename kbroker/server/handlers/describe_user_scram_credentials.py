@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
 
-__all__ = ["handle"]
+__all__ = ["handle", "refuse"]
 
 
 def handle(context: Context, request: Request) -> Any:
@@ -34,6 +34,14 @@ def handle(context: Context, request: Request) -> Any:
     else:
         results = [_result(name, 1, credentials) for name, credentials in all_credentials(image).items()]
     return messages.RESPONSE(error_message=None, results=results)
+
+
+def refuse(request: Request, code: int, message: str | None) -> Any:
+    results = [
+        messages.DescribeUserScramCredentialsResult(user=user.name, error_code=code, error_message=message)
+        for user in request.body.users or ()
+    ]
+    return messages.RESPONSE(error_code=code, error_message=message, results=results)
 
 
 def _result(name: str, count: int, credentials: Mapping[ScramHash, ScramCredential]) -> Any:
