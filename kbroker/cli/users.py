@@ -135,6 +135,7 @@ def _add_offline(user: str, credentials: Mapping[str, str], data_dir: Path | Non
 
 
 def _read_password(path: str | None) -> str:
+    password: str
     if path is not None:
         password = _first_line(path)
     elif PASSWORD_VARIABLE in os.environ:
@@ -151,7 +152,8 @@ def _read_password(path: str | None) -> str:
 def _first_line(path: str) -> str:
     try:
         with click.open_file(path, encoding="utf-8") as file:
-            return file.readline().rstrip("\r\n")
+            line: str = file.readline()
+            return line.rstrip("\r\n")
     except OSError as problem:
         raise UserError(f"Could not read {path}: {problem.strerror}") from None
     except UnicodeDecodeError:
@@ -180,7 +182,7 @@ def list_users(as_json: bool, bootstrap: str) -> None:
     if as_json:
         print_json([{"user": user.name, "iterations": user.iterations} for user in found])
     elif found:
-        rows = [
+        rows: list[list[str | int | None]] = [
             [user.name, mechanism, iterations] for user in found for mechanism, iterations in user.iterations.items()
         ]
         print_table(["user", "mechanism", "iterations"], rows)

@@ -1,4 +1,4 @@
-"""What a connection needs to be accepted by a secured listener. Shared by all connections to one cluster."""
+"""Security of outbound connections: login and TLS. Shared by all connections to one cluster."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ NO_GSSAPI: Final = (
     "kbroker has no GSSAPI (Kerberos). Use SCRAM-SHA-512, SCRAM-SHA-256, PLAIN over TLS, or OAUTHBEARER instead"
 )
 _NO_TOKEN: Final = (
-    "needs a token in a file: set sasl.oauthbearer.token.endpoint.url=file:///... A program must renew the file; kbroker "
-    "reads it for each login"
+    "needs a token in a file: set sasl.oauthbearer.token.endpoint.url=file:///... A program must renew the file; "
+    "kbroker reads it for each login"
 )
 
 

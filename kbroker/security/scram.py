@@ -81,6 +81,7 @@ class ScramServer:
         self._next: Callable[[str], bytes] | None = self._answer_first
         self._name = ""
         self._gs2_header = ""
+        self._client_nonce = ""
         self._nonce = ""
         self._messages = ""
         self._credential: ScramCredential | None = None
@@ -113,7 +114,8 @@ class ScramServer:
         self._is_made_up = credential is None
         self._credential = credential or made_up_credential(self._scram, name, self._secret)
         self._name, self._gs2_header = name, first["header"]
-        self._nonce = first["nonce"] + self._make_nonce()
+        self._client_nonce = first["nonce"]
+        self._nonce = self._client_nonce + self._make_nonce()
         salt = base64.b64encode(self._credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         self._messages = f"{first['bare']},{answer}"
@@ -125,7 +127,9 @@ class ScramServer:
         credential, self._credential = self._credential, None
         if final is None or credential is None:
             raise AuthenticationFailed("invalid SCRAM client final message")
-        if not hmac.compare_digest(final["nonce"], self._nonce):
+        # librdkafka before 2.6.1 sends its own nonce twice. Kafka 3.9 accepts that too, Kafka 4.1 does not. The server's
+        # nonce is complete in both forms, and signed.
+        if final["nonce"] not in (self._nonce, self._client_nonce + self._nonce):
             raise AuthenticationFailed("invalid nonce in the SCRAM client final message")
         # Java sends the header without the authorization id, RFC 5802 wants it as it was.
         if _decoded(final["binding"]) not in (_NO_BINDING.encode(), self._gs2_header.encode()):

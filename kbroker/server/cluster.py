@@ -92,20 +92,21 @@ def _inter_broker_login(config: BrokerConfig) -> ClientLogin:
     from kbroker.security.mechanism import OAUTHBEARER
 
     name = config.inter_broker_endpoint.name
-    mechanism = config.listener_config(name).sasl_mechanism_inter_broker_protocol
-    if mechanism not in config.listener_config(name).sasl_enabled_mechanisms:
+    listener_config = config.listener_config(name)
+    mechanism = listener_config.sasl_mechanism_inter_broker_protocol
+    if mechanism not in listener_config.sasl_enabled_mechanisms:
         raise UserError(
             f"sasl.mechanism.inter.broker.protocol={mechanism} must be one of sasl.enabled.mechanisms of the listener "
             f"between brokers, {name}"
         )
     source = f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    listener_config = config.listener_config(name, mechanism)
     if mechanism == OAUTHBEARER:
-        url = config.listener_config(name, mechanism).sasl_oauthbearer_token_endpoint_url
+        url = listener_config.sasl_oauthbearer_token_endpoint_url
         return login_of_token(Path(token_file(url, source=source)).read_text)
-    text = config.texts.get(source)
-    if text is None:
+    if source not in config.texts or listener_config.sasl_jaas_config is None:
         raise UserError(f"{source} is missing: brokers log in at each other with its username and password")
-    return login_of_jaas(mechanism, text, source=source)
+    return login_of_jaas(mechanism, listener_config.sasl_jaas_config.value, source=source)
 
 
 def connect_to_broker(security: ConnectionSecurity | None) -> Connect:

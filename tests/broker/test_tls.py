@@ -204,7 +204,8 @@ async def alter(broker: RunningBroker, properties: dict[str, str], configs: dict
 
 async def test_keys_are_replaced_while_the_broker_runs(authority: Authority, start_broker: StartBroker) -> None:
     """A renewed file is taken when the same path is set again, also by connections that are not open yet only."""
-    properties = tls_properties(authority, ssl_keystore_location=authority.pem("broker", age_days=20, days=10))
+    properties = tls_properties(authority)
+    authority.pem("broker", age_days=20, days=10)  # the same file, expired
     broker = await start_broker(properties)
     unchecked = client(authority)
     with pytest.raises(HandshakeFailed, match="certificate has expired"):

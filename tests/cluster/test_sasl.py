@@ -77,10 +77,10 @@ async def create_topic(cluster: RunningCluster, name: str, replicas: int) -> Non
 
     with trio.fail_after(TIMEOUT_SECONDS):
         while len((await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=10))).brokers) < replicas:
-            await trio.sleep(0.1)
+            pass
         await trio.to_thread.run_sync(create)
         while not await trio.to_thread.run_sync(is_replicated):
-            await trio.sleep(0.1)
+            pass
 
 
 def write_and_read(cluster: RunningCluster, topic: str, count: int = 100) -> set[bytes]:

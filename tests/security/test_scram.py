@@ -20,6 +20,7 @@ from kbroker.security.credentials import (
     made_up_credential,
     new_salt,
     parse_credential,
+    salted_password,
 )
 from kbroker.security.mechanism import AuthenticationFailed
 from kbroker.security.scram import ScramClient, ScramServer
@@ -155,6 +156,8 @@ def replace(old: bytes, new: bytes) -> Change:
         replace(b"c=biws,", b""),
         replace(b"r=rOprNGfwEbeRWgbNEkqO", b"r="),  # ends with the nonce of the server (CVE-2024-56128)
         replace(b"$k0,p", b"$k,p"),
+        replace(b"r=rOpr", b"r=xrOpr"),
+        replace(b"r=rOpr", b"r=rOprNGfwEbeRWgbNEkqOrOprNGfwEbeRWgbNEkqOrOpr"),
         replace(b"p=dHzb", b"p="),
         replace(b"p=dHzb", b"p=dHzbdHzb"),
         replace(b"p=dHzb", b"p=eHzb"),
@@ -172,6 +175,20 @@ def test_a_changed_final_message_fails(change: Change) -> None:
     with pytest.raises(AuthenticationFailed, match="after the exchange"):
         server.step(final)  # a second attempt needs a new exchange
     assert server.user is None
+
+
+def test_the_nonce_of_old_librdkafka_is_accepted() -> None:
+    """It sends the nonce of the client twice, and signs that."""
+    server, client = server_of(), client_of()
+    challenge = server.step(client.first_token()).decode()
+    scram, nonce = SHA_256, challenge.partition(",")[0].removeprefix("r=")
+    salted = salted_password(scram, "pencil", salt=SALT, iterations=4096)
+    unsigned = f"c=biws,r=rOprNGfwEbeRWgbNEkqO{nonce}"
+    signed = f"n=user,r=rOprNGfwEbeRWgbNEkqO,{challenge},{unsigned}".encode()
+    key = scram.hmac(salted, b"Client Key")
+    proof = bytes(a ^ b for a, b in zip(key, scram.hmac(scram.hash(key), signed), strict=True))
+    assert server.step(f"{unsigned},p={base64.b64encode(proof).decode()}".encode()).startswith(b"v=")
+    assert server.user == "user"
 
 
 def test_a_proof_of_an_earlier_login_is_useless() -> None:

@@ -138,7 +138,7 @@ async def test_users_log_in_and_others_do_not(mechanism: str) -> None:
         assert [record.value for record in await broker.records("orders", 1)] == [b"tea"]
         settings = broker.client_settings("alice", mechanism)
         assert settings["bootstrap.servers"] == bootstrap
-        metadata = await trio.to_thread.run_sync(lambda: AdminClient(settings).list_topics("orders", timeout=10))
+        metadata = await trio.to_thread.run_sync(lambda: AdminClient({**settings}).list_topics("orders", timeout=10))
         assert metadata.topics["orders"].error is None
         with pytest.raises(UserError, match="has no user bob"):
             broker.client_settings("bob")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from kbroker.errors import PeerError
-from kbroker.server.authentication.sasl_exchange import Login, SaslExchange, Step
+from kbroker.server.authentication.sasl_exchange import Login, SaslExchange, SaslStep
 from kbroker.server.requests.client_session import ClientSession
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ConnectionLogin:
         if self._ends_at is None:
             return False
         now = self._listener.clock.monotonic()
-        if frame[:2] == _SASL_HANDSHAKE:
+        if bytes(frame[:2]) == _SASL_HANDSHAKE:
             last = self._reauthenticated_at
             if last is None or now - last >= _REAUTHENTICATION_SECONDS:
                 self._reauthenticated_at = now
@@ -86,7 +86,7 @@ class ConnectionLogin:
         else:
             self._ends_at = listener.clock.monotonic() + login.session_ms / 1000
 
-    def _fail(self, slot: RequestSlot, step: Step) -> None:
+    def _fail(self, slot: RequestSlot, step: SaslStep) -> None:
         """Reads nothing until the delay is over, then sends the response if there is one, and closes the connection.
 
         The delay slows down guessing, and clients that reconnect at once.

@@ -92,10 +92,9 @@ class MechanismBuilder:
         As in Kafka, only the config with the prefixes of listener and mechanism counts.
         """
         name = _name(config, "sasl.jaas.config")
-        text = self._config.texts.get(name)
-        if text is None:
+        if name not in self._config.texts or config.sasl_jaas_config is None:
             return None
-        module = parse_jaas(text, source=name)
+        module = parse_jaas(config.sasl_jaas_config.value, source=name)
         expected = PLAIN_LOGIN_MODULE if config.mechanism == PLAIN else SCRAM_LOGIN_MODULE
         if module.class_name != expected:
             raise UserError(f"{name}: {config.mechanism} needs the login module {expected}, not {module.class_name}")

@@ -23,7 +23,7 @@ from kbroker.protocol.headers import REQUEST_HEADER
 from kbroker.protocol.registry import Api, api
 from kbroker.security.mechanism import AuthenticationFailed, ServerMechanism, printable
 
-__all__ = ["Answers", "EnabledMechanism", "Login", "SaslExchange", "Step"]
+__all__ = ["Answers", "EnabledMechanism", "Login", "SaslExchange", "SaslStep"]
 
 _SASL_HANDSHAKE: Final = api(17)
 _API_VERSIONS: Final = api(18)
@@ -57,8 +57,8 @@ class Login(NamedTuple):
     session_ms: int | None
 
 
-class Step(NamedTuple):
-    """What to do after a frame: send `response` (a whole frame, or None), and with a `failure` close the connection.
+class SaslStep(NamedTuple):
+    """Outcome of a frame: send `response` (a whole frame, or None), and with a `failure` close the connection.
 
     `failure` is the reason, for the log.
     """
@@ -98,17 +98,17 @@ class SaslExchange:
         self._mechanism = ""
         self._server: ServerMechanism | None = None
 
-    def handle(self, frame: memoryview) -> Step:
+    def handle(self, frame: memoryview) -> SaslStep:
         """Handles a frame of the client. Never raises for what a client can send, except PeerError."""
         try:
             step = self._handle(frame)
         except PeerError as problem:
-            step = Step(None, str(problem))
+            step = SaslStep(None, str(problem))
         if step.failure is not None:
             self._state, self._server = FAILED, None
         return step
 
-    def _handle(self, frame: memoryview) -> Step:
+    def _handle(self, frame: memoryview) -> SaslStep:
         if self._state in (START, AFTER_VERSIONS):
             return self._handle_handshake(frame)
         if self._state == AUTHENTICATE:
@@ -116,17 +116,17 @@ class SaslExchange:
         if self._state == RAW_TOKENS:
             return self._handle_raw_token(bytes(frame))
         if self._state == BAD_MECHANISM:
-            return Step(None, f"SASL mechanism {printable(self._mechanism)} is not the one of the first login")
-        return Step(None, "Request after the end of the authentication")
+            return SaslStep(None, f"SASL mechanism {printable(self._mechanism)} is not the one of the first login")
+        return SaslStep(None, "Request after the end of the authentication")
 
     # Before the mechanism is known
 
-    def _handle_handshake(self, frame: memoryview) -> Step:
+    def _handle_handshake(self, frame: memoryview) -> SaslStep:
         key, version = _prefix(frame)
         if key == _API_VERSIONS.key and self._state == START:
             return self._handle_api_versions(frame, version)
         if key != _SASL_HANDSHAKE.key:
-            return Step(None, f"Unexpected Kafka request of type {_name(key)} during SASL handshake.")
+            return SaslStep(None, f"Unexpected Kafka request of type {_name(key)} during SASL handshake.")
         correlation_id, body = _read(_SASL_HANDSHAKE, version, frame)
         mechanism = self._mechanism = body.mechanism
         is_enabled = mechanism in self._mechanisms
@@ -134,15 +134,15 @@ class SaslExchange:
         members = {"error_code": code, "mechanisms": list(self._mechanisms)}
         response = _frame(_SASL_HANDSHAKE, version, correlation_id, _SASL_HANDSHAKE.response(**members))
         if not is_enabled:
-            return Step(response, f"Unsupported SASL mechanism {printable(mechanism)}")
+            return SaslStep(response, f"Unsupported SASL mechanism {printable(mechanism)}")
         if self._previous is not None and self._previous.mechanism != mechanism:
             self._state = BAD_MECHANISM
         else:
             self._server = self._mechanisms[mechanism].start()
             self._state = AUTHENTICATE if version >= 1 else RAW_TOKENS
-        return Step(response)
+        return SaslStep(response)
 
-    def _handle_api_versions(self, frame: memoryview, version: int) -> Step:
+    def _handle_api_versions(self, frame: memoryview, version: int) -> SaslStep:
         if version in _API_VERSIONS.versions:
             correlation_id, body = _read(_API_VERSIONS, version, frame)
         else:
@@ -152,15 +152,15 @@ class SaslExchange:
         response, is_valid = self._answers.api_versions(version, body)
         if is_valid:
             self._state = AFTER_VERSIONS
-        return Step(_frame(_API_VERSIONS, 0 if body is None else version, correlation_id, response))
+        return SaslStep(_frame(_API_VERSIONS, 0 if body is None else version, correlation_id, response))
 
     # Tokens
 
-    def _handle_authenticate(self, frame: memoryview) -> Step:
+    def _handle_authenticate(self, frame: memoryview) -> SaslStep:
         key, version = _prefix(frame)
         if key != _SASL_AUTHENTICATE.key:
             reason = f"Unexpected Kafka request of type {_name(key)} during SASL authentication."
-            return Step(self._answers.refusal(frame, ErrorCode.ILLEGAL_SASL_STATE, reason), reason)
+            return SaslStep(self._answers.refusal(frame, ErrorCode.ILLEGAL_SASL_STATE, reason), reason)
         correlation_id, body = _read(_SASL_AUTHENTICATE, version, frame)
         members: dict[str, Any]
         try:
@@ -173,14 +173,14 @@ class SaslExchange:
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
             members = {"error_code": code, "error_message": problem.answer or self._general_answer()}
         response = _SASL_AUTHENTICATE.response(**members)
-        return Step(_frame(_SASL_AUTHENTICATE, version, correlation_id, response), failure)
+        return SaslStep(_frame(_SASL_AUTHENTICATE, version, correlation_id, response), failure)
 
-    def _handle_raw_token(self, token: bytes) -> Step:
+    def _handle_raw_token(self, token: bytes) -> SaslStep:
         try:
             answer = self._step(token)
         except AuthenticationFailed as problem:
-            return Step(None, problem.reason)
-        return Step(_LENGTH.pack(len(answer)) + answer)
+            return SaslStep(None, problem.reason)
+        return SaslStep(_LENGTH.pack(len(answer)) + answer)
 
     def _step(self, token: bytes) -> bytes:
         server = self._server

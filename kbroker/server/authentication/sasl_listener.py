@@ -1,4 +1,4 @@
-"""What the connections of one SASL listener share: enabled mechanisms, limits, counters, and the way to dispatch."""
+"""State that the connections of one SASL listener share: mechanisms, limits, counters, and the way to dispatch."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kbroker.security.credentials import SCRAM_MECHANISMS, credential_of_passwor
 from kbroker.security.mechanism import ServerMechanism
 from kbroker.security.plain import PlainServer
 from kbroker.security.scram import ScramClient, ScramServer
-from kbroker.server.authentication.sasl_exchange import EnabledMechanism, Login, SaslExchange, Step
+from kbroker.server.authentication.sasl_exchange import EnabledMechanism, Login, SaslExchange, SaslStep
 from kbroker.server.handlers.api_versions import early_response
 from tests.broker.wire import decode_response, encode_request
 
@@ -67,7 +67,7 @@ def exchange_of(previous: Login | None = None, *, max_session_ms: int = 0, expir
     return SaslExchange(mechanisms, FakeAnswers(), lambda: NOW_MS, previous)
 
 
-def send(exchange: SaslExchange, name: str, version: int, /, **members: Any) -> Step:
+def send(exchange: SaslExchange, name: str, version: int, /, **members: Any) -> SaslStep:
     return exchange.handle(memoryview(encode_request(name, version, 7, **members)[4:]))
 
 
@@ -75,7 +75,7 @@ def ask(exchange: SaslExchange, name: str, version: int, /, **members: Any) -> A
     return response_of(send(exchange, name, version, **members), name, version)
 
 
-def response_of(step: Step, name: str, version: int) -> Any:
+def response_of(step: SaslStep, name: str, version: int) -> Any:
     assert step.response is not None
     (size,) = struct.unpack_from(">i", step.response)
     assert size == len(step.response) - 4
@@ -127,7 +127,7 @@ def test_scram_takes_two_tokens(version: int) -> None:
 def test_after_handshake_v0_tokens_have_no_header() -> None:
     exchange = exchange_of()
     shake_hands(exchange, version=0)
-    assert exchange.handle(memoryview(b"\0alice\0s3cret")) == Step(b"\0\0\0\0")
+    assert exchange.handle(memoryview(b"\0alice\0s3cret")) == SaslStep(b"\0\0\0\0")
     assert exchange.login == Login("PLAIN", "alice", None)
 
 
@@ -135,7 +135,7 @@ def test_a_raw_token_that_fails_is_not_answered() -> None:
     exchange = exchange_of()
     shake_hands(exchange, version=0)
     step = exchange.handle(memoryview(b"\0alice\0wrong"))
-    assert step == Step(None, "Authentication failed: Invalid username or password")
+    assert step == SaslStep(None, "Authentication failed: Invalid username or password")
     assert exchange.login is None
 
 
@@ -151,7 +151,7 @@ def test_a_failed_api_versions_may_be_tried_again_and_a_good_one_not() -> None:
     assert bad_name.error_code == ErrorCode.INVALID_REQUEST
     assert ask(exchange, "ApiVersions", 3, **SOFTWARE).error_code == 0
     step = send(exchange, "ApiVersions", 3, **SOFTWARE)
-    assert step == Step(None, "Unexpected Kafka request of type ApiVersions during SASL handshake.")
+    assert step == SaslStep(None, "Unexpected Kafka request of type ApiVersions during SASL handshake.")
 
 
 @pytest.mark.parametrize("is_after_versions", [True, False])
@@ -161,7 +161,7 @@ def test_other_requests_before_the_handshake_are_not_answered(name: str, is_afte
     if is_after_versions:
         ask(exchange, "ApiVersions", 0)
     step = send(exchange, name, 0)
-    assert step == Step(None, f"Unexpected Kafka request of type {name} during SASL handshake.")
+    assert step == SaslStep(None, f"Unexpected Kafka request of type {name} during SASL handshake.")
     assert send(exchange, "SaslHandshake", 1, mechanism="PLAIN").failure is not None
 
 
@@ -170,7 +170,7 @@ def test_other_requests_after_the_handshake_get_illegal_sasl_state(name: str) ->
     exchange = exchange_of()
     shake_hands(exchange)
     reason = f"Unexpected Kafka request of type {name} during SASL authentication."
-    assert send(exchange, name, 0) == Step(REFUSAL, reason)
+    assert send(exchange, name, 0) == SaslStep(REFUSAL, reason)
     answers: Any = exchange._answers
     assert answers.refused == [(ErrorCode.ILLEGAL_SASL_STATE, reason)]
 
@@ -204,7 +204,7 @@ def test_a_request_in_place_of_a_raw_token_is_a_wrong_token() -> None:
 def test_an_unknown_version_is_not_answered(name: str, version: int) -> None:
     exchange = exchange_of()
     frame = struct.pack(">hhih", 17, version, 7, -1)
-    assert exchange.handle(memoryview(frame)) == Step(None, f"{name} v{version} is not supported")
+    assert exchange.handle(memoryview(frame)) == SaslStep(None, f"{name} v{version} is not supported")
 
 
 # Failed logins
@@ -218,7 +218,7 @@ def test_a_wrong_password_has_the_text_of_the_mechanism() -> None:
     assert response.error_message == "Authentication failed: Invalid username or password"
     assert exchange.login is None
     step = send(exchange, "SaslAuthenticate", 2, auth_bytes=b"\0alice\0s3cret")
-    assert step == Step(None, "Request after the end of the authentication")
+    assert step == SaslStep(None, "Request after the end of the authentication")
 
 
 def test_a_wrong_scram_message_has_the_general_text() -> None:
