@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_cluster
@@ -59,6 +59,11 @@ async def all_in_sync(cluster: RunningCluster, brokers: list[int]) -> None:
 
 def produce(cluster: RunningCluster, values: list[bytes]) -> None:
     errors: list[object] = []
+
+    def note(error: object, _message: object) -> None:
+        if error is not None:
+            errors.append(error)
+
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -69,9 +74,7 @@ def produce(cluster: RunningCluster, values: list[bytes]) -> None:
         }
     )
     for number, value in enumerate(values):
-        producer.produce(
-            TOPIC, value, partition=number % 3, on_delivery=lambda error, _: error and errors.append(error)
-        )
+        producer.produce(TOPIC, value, partition=number % 3, on_delivery=note)
     assert producer.flush(TIMEOUT_SECONDS) == 0
     assert errors == []
 
