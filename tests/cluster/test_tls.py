@@ -131,4 +131,5 @@ async def test_a_broker_that_would_not_trust_itself_does_not_start(zookeeper: st
     wrong = [*settings(authority, 1), f"ssl.truststore.location={other.file}"]
     with pytest.raises(AssertionError, match="it ended before it was ready") as ended:
         await cluster.start(1, *wrong)
+    await cluster.brokers[1].process.wait()
     assert "can't connect to a server SSLEngine created with those settings" in str(ended.value)

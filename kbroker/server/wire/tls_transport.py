@@ -55,7 +55,7 @@ class ListenerTls(Protocol):
 
 
 class TlsListenerState:
-    """What the TLS connections of one listener share: their keys, a buffer, the time that handshakes take."""
+    """State that the TLS connections of one listener share: their keys, a buffer, the time that handshakes take."""
 
     __slots__ = ("_clock", "_round_spent", "buffer", "threads", "tls", "view")
 
