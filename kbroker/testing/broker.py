@@ -44,9 +44,9 @@ class Broker:
 
     Clients connect to `broker.bootstrap`. Settings have Kafka's names, with underscores for dots. Without `data_dir`,
     the data is removed on exit. `container_host`: the name by which containers reach this machine; then the broker also
-    listens on `container_bind`, and clients in containers connect to `broker.container_bootstrap`. `users`: passwords by
-    name. Clients must then log in with SASL, for example with the settings that `broker.client_settings` returns. `tls`:
-    clients must connect with TLS, and the files in `broker.tls`; "required" also demands a client certificate.
+    listens on `container_bind`, and clients in containers connect to `broker.container_bootstrap`. `users`: passwords
+    by name. Clients must then log in with SASL, for example with the settings that `broker.client_settings` returns.
+    `tls`: clients must connect with TLS, and the files in `broker.tls`; "required" also demands a client certificate.
     """
 
     def __init__(

@@ -437,9 +437,14 @@ class Connection:
             out.extend(parts)
         if was_empty and out:
             self._send()
-        if slots or out or self._charged or self._reading != READING or self.reader.is_unfinished:
-            self._settle()
-        elif self._secure is not None:
+        if (
+            slots
+            or out
+            or self._charged
+            or self._reading != READING
+            or self.reader.is_unfinished
+            or self._secure is not None
+        ):
             self._settle()
 
     def _send(self) -> None:
