@@ -16,7 +16,6 @@ from kbroker.errors import UserError
 
 __all__ = ["check_supported"]
 
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SECURITY: Final = re.compile(
     r"([^.]+\.)?(ssl|sasl)\..+"
     r"|zookeeper\.(ssl\..+|set\.acl)"
@@ -38,10 +37,6 @@ _OF_THE_JVM: Final = frozenset(
 
 def check_supported(config: BrokerConfig) -> None:
     """Raises UserError for the first property that asks for missing security, or for a KRaft quorum."""
-    for endpoint in config.endpoints:
-        if endpoint.security_protocol not in _PROTOCOLS:
-            supported = f"only {' and '.join(_PROTOCOLS)} {'is' if len(_PROTOCOLS) == 1 else 'are'} supported."
-            raise UserError(f"Unsupported security protocol {endpoint.security_protocol}; {supported}")
     for name, text in config.texts.items():
         if not _is_supported(name, text):
             raise UserError(

@@ -1,4 +1,4 @@
-"""What the broker needs to know of a certificate: names, validity. The TLS library checks its signature."""
+"""Facts of a certificate: names, validity, size of the key. The TLS library checks its signature."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def load_trusted_certificates(config: ListenerConfig) -> tuple[bytes, ...] | Non
     found = _trusted_in(data, location, password, config.ssl_truststore_password)
     if not found:
         raise UserError(f"The trust store {location} has no certificates")
-    return found
+    return tuple(found)
 
 
 def _check_inline(what: str, kind: str, store_type: str, password: Password | None) -> None:

@@ -32,7 +32,7 @@ async def watch_expiry(listeners: Mapping[str, ReloadableTls], clock: Clock) -> 
 
 def expiry_warnings(listeners: Iterable[ReloadableTls], now: datetime) -> list[tuple[str, dict[str, object]]]:
     """Returns a line, and its structured fields, for each certificate that has expired or expires within 30 days."""
-    warnings = []
+    warnings: list[tuple[str, dict[str, object]]] = []
     for tls in listeners:
         left = tls.certificate.not_after - now
         if left.days >= _WARNING_DAYS:

@@ -204,7 +204,8 @@ async def alter(broker: RunningBroker, properties: dict[str, str], configs: dict
 
 async def test_keys_are_replaced_while_the_broker_runs(authority: Authority, start_broker: StartBroker) -> None:
     """A renewed file is taken when the same path is set again, also by connections that are not open yet only."""
-    properties = tls_properties(authority, ssl_keystore_location=authority.pem("broker", age_days=20, days=10))
+    properties = tls_properties(authority)
+    authority.pem("broker", age_days=20, days=10)  # the same file, expired
     broker = await start_broker(properties)
     unchecked = client(authority)
     with pytest.raises(HandshakeFailed, match="certificate has expired"):
@@ -216,7 +217,7 @@ async def test_keys_are_replaced_while_the_broker_runs(authority: Authority, sta
     tls.reload()
     await ask_metadata(broker, unchecked)
     assert await alter(broker, unchecked, location) == (0, "")
-    other = authority.write("next", Path(authority.pem("broker")).read_text())
+    other = authority.copy("broker", "next")
     assert await alter(broker, unchecked, {"listener.name.ssl.ssl.keystore.location": other}) == (0, "")
     os.unlink(properties["ssl.keystore.location"])
     assert await alter(broker, unchecked, {"listener.name.ssl.ssl.keystore.location": other}) == (0, "")
@@ -268,11 +269,11 @@ async def test_stored_keys_are_used_after_a_restart(
 ) -> None:
     properties = tls_properties(authority)
     broker = await start_broker(properties)
-    other = authority.write("next", Path(authority.pem("broker")).read_text())
+    other = authority.copy("broker", "next")
     assert await alter(broker, client(authority), {"listener.name.ssl.ssl.keystore.location": other}) == (0, "")
     await broker.stop()
     # The file of the properties now has another name: only the stored one is right.
-    authority.write("broker", Path(authority.pem("elsewhere", hosts=("elsewhere",))).read_text())
+    authority.copy("elsewhere", "broker", hosts=("elsewhere",))
     again = await start_broker(properties)
     await ask_metadata(again, client(authority))
 

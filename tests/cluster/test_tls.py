@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_cluster
@@ -59,6 +59,11 @@ async def all_in_sync(cluster: RunningCluster, brokers: list[int]) -> None:
 
 def produce(cluster: RunningCluster, values: list[bytes]) -> None:
     errors: list[object] = []
+
+    def note(error: object, _message: object) -> None:
+        if error is not None:
+            errors.append(error)
+
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -69,9 +74,7 @@ def produce(cluster: RunningCluster, values: list[bytes]) -> None:
         }
     )
     for number, value in enumerate(values):
-        producer.produce(
-            TOPIC, value, partition=number % 3, on_delivery=lambda error, _: error and errors.append(error)
-        )
+        producer.produce(TOPIC, value, partition=number % 3, on_delivery=note)
     assert producer.flush(TIMEOUT_SECONDS) == 0
     assert errors == []
 
@@ -128,4 +131,5 @@ async def test_a_broker_that_would_not_trust_itself_does_not_start(zookeeper: st
     wrong = [*settings(authority, 1), f"ssl.truststore.location={other.file}"]
     with pytest.raises(AssertionError, match="it ended before it was ready") as ended:
         await cluster.start(1, *wrong)
+    await cluster.brokers[1].process.wait()
     assert "can't connect to a server SSLEngine created with those settings" in str(ended.value)

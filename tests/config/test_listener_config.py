@@ -37,7 +37,7 @@ def test_the_prefix_of_a_listener_beats_the_config_for_all() -> None:
     assert config.listener_config("BOTH").security_protocol == "SASL_SSL"
     assert config.ssl_keystore_location == "/all"
     with pytest.raises(AttributeError):
-        config.listener_config("SSL").ssl_keystore_location = "/x"  # type: ignore[misc]
+        config.listener_config("SSL").ssl_keystore_location = "/x"
 
 
 def test_the_prefix_of_a_mechanism_beats_both() -> None:

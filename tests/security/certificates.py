@@ -42,6 +42,10 @@ class Authority:
         issued = self.issue(name, hosts=hosts, not_before=just_now() - timedelta(days=age_days), days=days)
         return self.write(name, issued.key + issued.certificate)
 
+    def copy(self, name: str, target: str, *, hosts: tuple[str, ...] = HOSTS) -> str:
+        """Returns a file of another name with a new key and certificate of `name`."""
+        return self.write(target, Path(self.pem(name, hosts=hosts)).read_text())
+
     def write(self, name: str, text: str) -> str:
         path = self.directory / f"{name}.pem"
         path.write_text(text)

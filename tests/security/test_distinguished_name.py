@@ -25,17 +25,17 @@ def name(*attributes: NameAttribute | list[NameAttribute]) -> bytes:
     ).public_bytes()
 
 
-CN, O, OU, C = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.COUNTRY_NAME
+CN, ORG, OU, C = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.COUNTRY_NAME
 
 # What java.security's X500Principal.getName() prints for them; `test_java_prints_the_same` asks it.
 NAMES = [
     (
-        name(NameAttribute(C, "DE"), NameAttribute(O, "c"), NameAttribute(OU, "b"), NameAttribute(CN, "a")),
+        name(NameAttribute(C, "DE"), NameAttribute(ORG, "c"), NameAttribute(OU, "b"), NameAttribute(CN, "a")),
         "CN=a,OU=b,O=c,C=DE",
     ),
     (name(NameAttribute(CN, "a,CN=admin")), r"CN=a\,CN\=admin"),
     (name(NameAttribute(CN, ' #+"<>;\\ ')), r"CN=\ \#\+\"\<\>\;\\\ "),
-    (name([NameAttribute(CN, "a"), NameAttribute(OU, "b")], NameAttribute(O, "c")), "O=c,CN=a+OU=b"),
+    (name([NameAttribute(CN, "a"), NameAttribute(OU, "b")], NameAttribute(ORG, "c")), "O=c,CN=a+OU=b"),
     (
         name(NameAttribute(CN, "x"), NameAttribute(NameOID.EMAIL_ADDRESS, "a@b.c", _ASN1Type.IA5String)),
         "1.2.840.113549.1.9.1=#16056140622e63,CN=x",

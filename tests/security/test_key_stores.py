@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -85,7 +86,7 @@ def test_an_encrypted_key_needs_its_password(authority: Authority, style: serial
 
 def test_a_pkcs12_store_is_recognised_under_any_name_and_type(authority: Authority) -> None:
     issued = authority.issue("broker")
-    key = serialization.load_pem_private_key(issued.key.encode(), None)
+    key: Any = serialization.load_pem_private_key(issued.key.encode(), None)
     certificate = x509.load_pem_x509_certificate(issued.certificate.encode())
     trusted = x509.load_pem_x509_certificate(Path(authority.file).read_bytes())
     data = pkcs12.serialize_key_and_certificates(
@@ -93,7 +94,7 @@ def test_a_pkcs12_store_is_recognised_under_any_name_and_type(authority: Authori
         key,
         certificate,
         [trusted],
-        BestAvailableEncryption(b"changeit"),  # type: ignore[arg-type]
+        BestAvailableEncryption(b"changeit"),
     )
     location = authority.directory / "broker.jks"
     location.write_bytes(data)
@@ -116,8 +117,10 @@ def test_stores_of_keytool(authority: Authority, tmp_path: Path) -> None:
     keys, trust = str(tmp_path / "keys"), str(tmp_path / "trust")
     common = ["-storetype", "JKS", "-storepass", "storepass"]
     subprocess.run(
-        [keytool, "-genkeypair", "-alias", "b", "-keyalg", "RSA", "-keysize", "2048", "-dname", "CN=java,O=acme"]
-        + ["-keystore", keys, "-keypass", "keypass", *common],
+        [
+            *[keytool, "-genkeypair", "-alias", "b", "-keyalg", "RSA", "-keysize", "2048", "-dname", "CN=java,O=acme"],
+            *["-keystore", keys, "-keypass", "keypass", *common],
+        ],
         check=True,
         capture_output=True,
     )

@@ -7,14 +7,12 @@ import pytest
 from kbroker.errors import UserError
 from kbroker.security.principal_mapping import map_name, parse_rules
 
-RULES = ", ".join(
-    [
-        r"RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L",
-        r"RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L",
-        r"RULE:^cn=(.*?),ou=(.*?),dc=(.*?),dc=(.*?)$/$1@$2/U",
-        r"RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U",
-        "DEFAULT",
-    ]
+RULES = (
+    r"RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L, "
+    r"RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L, "
+    r"RULE:^cn=(.*?),ou=(.*?),dc=(.*?),dc=(.*?)$/$1@$2/U, "
+    r"RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U, "
+    "DEFAULT"
 )
 
 

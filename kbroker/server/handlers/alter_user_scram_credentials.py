@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_user_scram_credentials as messages
 from kbroker.security.credentials import (
@@ -21,7 +22,6 @@ from kbroker.security.credentials import (
     credential_of_salted_password,
     format_credential,
 )
-from kbroker.protocol.acl_codes import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.authentication.stored_credentials import user_entity
 from kbroker.server.requests.error_fields import error_fields

@@ -55,7 +55,7 @@ class ListenerTls(Protocol):
 
 
 class TlsListenerState:
-    """What the TLS connections of one listener share: their keys, a buffer, the time that handshakes take."""
+    """State that the TLS connections of one listener share: their keys, a buffer, the time that handshakes take."""
 
     __slots__ = ("_clock", "_round_spent", "buffer", "threads", "tls", "view")
 
@@ -122,7 +122,7 @@ class TlsTransport:
         # With a buffer, `read` returns the number of bytes; its declared type says otherwise.
         self._read: Callable[[int, memoryview], int] = cast(Any, self._session.read)
         self._is_established = False
-        self._is_ended = False  # the client has sent close_notify
+        self._is_ended = False
         self._first_byte = -1
         self._step = _NONE
         self._step_problem: ssl.SSLError | None = None
@@ -164,7 +164,7 @@ class TlsTransport:
             count = self._decrypt(view, 0)
             if count:
                 return count
-        if self._is_ended:
+        if self._has_ended():
             return 0
         count = 0
         plain_recv_into, buffer, cipher_view = self._plain.recv_into, self._state.buffer, self._state.view
@@ -179,9 +179,13 @@ class TlsTransport:
                 return count
             self._incoming.write(buffer if received == CHUNK else cipher_view[:received])
             count = self._decrypt(view, count)
-            if self._is_ended or (received < CHUNK and count):
+            if self._has_ended() or (received < CHUNK and count):
                 break
         return count
+
+    def _has_ended(self) -> bool:
+        """Whether the client has sent close_notify."""
+        return self._is_ended
 
     def _decrypt(self, view: memoryview, position: int) -> int:
         """Decrypts into the view from `position` on. Returns the position after the last byte."""

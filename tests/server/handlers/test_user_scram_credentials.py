@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_user_scram_credentials as alteration
 from kbroker.protocol.messages import describe_user_scram_credentials as description
 from kbroker.security.credentials import SCRAM_MECHANISMS, credential_of_password, parse_credential, salted_password
-from kbroker.protocol.acl_codes import AclOperation
 from tests.server.handlers.harness import HandlerBroker
 
 DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
