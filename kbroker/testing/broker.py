@@ -44,7 +44,7 @@ T = TypeVar("T")
 class Broker:
     """A broker for tests: `with Broker(topics=["orders:3"], num_partitions=2) as broker:`.
 
-        Clients connect to `broker.bootstrap`. Settings have Kafka's names, with underscores for dots. Without `data_dir`,
+    Clients connect to `broker.bootstrap`. Settings have Kafka's names, with underscores for dots. Without `data_dir`,
     the data is removed on exit. `acls`: lines such as `allow User:ANONYMOUS READ topic orders`, see `add_acls`. The
     broker then refuses everything else, also to `produce` and `records`, which are `User:ANONYMOUS` without `users`.
     `container_host`: the name by which containers reach this machine; then the broker also listens on
