@@ -127,8 +127,8 @@ class ScramServer:
         credential, self._credential = self._credential, None
         if final is None or credential is None:
             raise AuthenticationFailed("invalid SCRAM client final message")
-        # librdkafka before 2.6.1 sends its own nonce twice. Kafka 3.9 accepts that too, Kafka 4.1 does not. The nonce of
-        # the server is complete in both forms, and signed.
+        # librdkafka before 2.6.1 sends its own nonce twice. Kafka 3.9 accepts that too, Kafka 4.1 does not. In both
+        # forms the nonce of the server is complete and signed.
         if final["nonce"] not in (self._nonce, self._client_nonce + self._nonce):
             raise AuthenticationFailed("invalid nonce in the SCRAM client final message")
         # Java sends the header without the authorization id, RFC 5802 wants it as it was.

@@ -162,6 +162,7 @@ class HandlerBroker:
             "auto_creation": AutoCreationRate(self.clock),
             "thread_work": ThreadWork(SystemClock()),
             "nursery": nursery,
+            "listener_keys": {},
         }
         # Parts that these handlers do not use are None.
         given: dict[str, Any] = {field.name: parts.get(field.name) for field in fields(Context)}
