@@ -14,7 +14,7 @@ from pathlib import Path
 
 from compat_tests.process import free_ports, running, wait_until
 
-__all__ = ["JavaTools", "run_apache_kafka"]
+__all__ = ["JavaTools", "answers", "run_apache_kafka"]
 
 CLUSTER_ID = "a2Jyb2tlci1qdWRnZS0wMA"
 HEAP = "-Xmx512m"
@@ -113,21 +113,29 @@ class JavaTools:
 
 
 @contextmanager
-def run_apache_kafka(tools: JavaTools, directory: Path, more_properties: str = "") -> Iterator[str]:
-    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end."""
-    port, controller_port = free_ports(2)
+def run_apache_kafka(
+    tools: JavaTools, directory: Path, more_properties: str = "", *, port: int | None = None
+) -> Iterator[str]:
+    """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end.
+
+    `port`: of its PLAINTEXT listener; None for a free one. `more_properties` may name {port} and {controller_port}.
+    """
+    free_port, controller_port = free_ports(2)
+    port = free_port if port is None else port
     properties = directory / "server.properties"
     text = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
-    properties.write_text(text + more_properties)
+    more = more_properties.replace("{port}", str(port)).replace("{controller_port}", str(controller_port))
+    properties.write_text(text + more)
     tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
     log = directory / "apache-kafka.log"
     options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")
     with running(tools.command("kafka.Kafka", [str(properties)], options), log) as process:
-        wait_until(lambda: _answers(port), process, log, name="Apache Kafka")
+        wait_until(lambda: answers(port), process, log, name="Apache Kafka")
         yield f"127.0.0.1:{port}"
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
+    """Whether a broker responds to ApiVersions on this port."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
             connection.sendall(API_VERSIONS_V0)

@@ -61,10 +61,16 @@ def wait_until(
 
 
 @contextmanager
-def run_kbroker(directory: Path, *arguments: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Runs `kbroker serve` with its log in `directory`; yields its address and its process."""
+def run_kbroker(
+    directory: Path, *arguments: str, port: int = 0, listen: bool = True
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Runs `kbroker serve` with its log in `directory`; yields its address and its process.
+
+    `listen`: False if the arguments have listeners of their own.
+    """
     log = directory / "kbroker.log"
-    command = [sys.executable, "-m", "kbroker", "serve", "--listen", f"127.0.0.1:{port}", *arguments]
+    options = ["--listen", f"127.0.0.1:{port}"] if listen else []
+    command = [sys.executable, "-m", "kbroker", "serve", *options, *arguments]
     with running(command, log) as process:
         wait_until(lambda: READY.search(log.read_text()) is not None, process, log, name="kbroker")
         match = READY.search(log.read_text())

@@ -6,12 +6,14 @@ Imports only click, so that `--help` is fast.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TextIO, TypeVar
 
 import click
 from click.core import ParameterSource
 
 __all__ = [
+    "COMMAND_CONFIG",
+    "SELECTED_PROFILE",
     "Command",
     "Example",
     "Function",
@@ -85,7 +87,10 @@ def walk_commands(
 
 
 def bootstrap_option(function: Function) -> Function:
-    """Adds --bootstrap and --profile. The command gets `bootstrap`: the addresses that they select."""
+    """Adds --bootstrap, --profile and --command-config. The command gets `bootstrap`: the addresses to connect to.
+
+    `run_with_cluster` finds the security of the profile, or of the file, in click's context.
+    """
     return click.option(
         "--bootstrap",
         "-b",
@@ -96,7 +101,29 @@ def bootstrap_option(function: Function) -> Function:
         show_envvar=True,
         callback=_select_bootstrap,
         help="Brokers to connect to, separated by commas (kbroker or Apache Kafka).",
-    )(profile_option(function))
+    )(profile_option(_command_config_option(function)))
+
+
+def _command_config_option(function: Function) -> Function:
+    return click.option(
+        "--command-config",
+        metavar="FILE",
+        type=click.File("r", encoding="utf-8"),
+        envvar="KBROKER_COMMAND_CONFIG",
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_note_properties,
+        help="Properties file of a Kafka client with the security of the cluster: security.protocol, ssl.*, sasl.*.",
+    )(function)
+
+
+def _note_properties(ctx: click.Context, _option: click.Parameter, file: TextIO | None) -> None:
+    if file is not None:
+        from kbroker.config.properties import parse_properties
+
+        properties = parse_properties(file.read())
+        ctx.meta[COMMAND_CONFIG] = {name: text for name, text in properties.items() if name.startswith(_SECURITY)}
 
 
 def profile_option(function: Function) -> Function:
@@ -113,6 +140,11 @@ def profile_option(function: Function) -> Function:
     )(function)
 
 
+COMMAND_CONFIG: Final = "kbroker.command_config"
+"""Key of click's `Context.meta`: the properties of --command-config about security. They win over a profile."""
+_SECURITY: Final = ("security.protocol", "ssl.", "sasl.")
+SELECTED_PROFILE: Final = "kbroker.selected_profile"
+"""Key of click's `Context.meta`: the Profile whose addresses were selected."""
 _PROFILE: Final = "kbroker.profile"
 _IS_PROFILE_TYPED: Final = "kbroker.is_profile_typed"
 
@@ -137,7 +169,10 @@ def _select_bootstrap(ctx: click.Context, option: click.Parameter, given: str) -
     if source is ParameterSource.ENVIRONMENT and not ctx.meta.get(_IS_PROFILE_TYPED):
         return given
     profile = find_profile(ctx.meta.get(_PROFILE))
-    return given if profile is None else profile.bootstrap
+    if profile is None:
+        return given
+    ctx.meta[SELECTED_PROFILE] = profile
+    return profile.bootstrap
 
 
 def _complete_profiles(_ctx: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import os
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -20,7 +19,8 @@ import click
 
 from kbroker.cli.command import Command, Group
 from kbroker.cli.output import pluralize
-from kbroker.errors import StorageFailure, UserError
+from kbroker.cli.stopped_broker import lock_data_dir, run_in_tree_file
+from kbroker.errors import UserError
 from kbroker.names import METADATA_FILE
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def export(file: TextIO, data_dir: Path) -> None:
     """
     if not _tree_file(data_dir).is_file():
         raise UserError(f"No metadata in {data_dir}. Set the broker's data directory with --data-dir.")
-    with _locked(data_dir):
-        nodes = _run(_read_nodes, _tree_file(data_dir))
+    with lock_data_dir(data_dir):
+        nodes = run_in_tree_file(_tree_file(data_dir), _read_nodes)
     json.dump({"format": FORMAT, "nodes": nodes}, file, indent=2, ensure_ascii=False)
     file.write("\n")
     click.echo(f"Exported {pluralize(len(nodes), 'node')}.", err=True)
@@ -89,14 +89,14 @@ def import_(file: TextIO, data_dir: Path, replace: bool) -> None:
     data_dir.mkdir(parents=True, exist_ok=True)
     tree_file = _tree_file(data_dir)
     new_file = tree_file.with_name(f"{tree_file.name}.import")
-    with _locked(data_dir):
+    with lock_data_dir(data_dir):
         # Opening the old file also checkpoints its SQLite write-ahead log. A log left behind would be applied to the
         # new file.
-        if tree_file.is_file() and _run(_read_nodes, tree_file) and not replace:
+        if tree_file.is_file() and run_in_tree_file(tree_file, _read_nodes) and not replace:
             raise UserError(f"{data_dir} already has metadata. Add --replace to overwrite it.")
         new_file.unlink(missing_ok=True)
         try:
-            _run(_write_nodes, new_file, nodes)
+            run_in_tree_file(new_file, lambda tree: _write_nodes(tree, nodes))
             os.replace(new_file, tree_file)
         finally:
             new_file.unlink(missing_ok=True)
@@ -105,37 +105,6 @@ def import_(file: TextIO, data_dir: Path, replace: bool) -> None:
 
 def _tree_file(data_dir: Path) -> Path:
     return data_dir / METADATA_FILE
-
-
-@contextmanager
-def _locked(data_dir: Path) -> Iterator[None]:
-    from kbroker.log.files.filesystem import OsFileSystem
-
-    try:
-        lock = OsFileSystem().lock(str(data_dir / ".lock"))
-    except StorageFailure as failure:
-        raise UserError(f"Could not use the data directory: {failure}") from None
-    if lock is None:
-        raise UserError(f"{data_dir} is in use by a broker. Stop the broker first.")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _run(call: Any, path: Path, *arguments: Any) -> Any:
-    import trio
-
-    from kbroker.controller.trees.embedded_tree import open_embedded_tree
-
-    async def run() -> Any:
-        async with open_embedded_tree(path) as tree:
-            return await call(tree, *arguments)
-
-    try:
-        return trio.run(run)
-    except StorageFailure as failure:
-        raise UserError(f"{path}: {failure}") from None
 
 
 async def _read_nodes(tree: Tree) -> list[dict[str, Any]]:

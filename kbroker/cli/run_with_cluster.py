@@ -7,12 +7,16 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+import click
+
+from kbroker.cli.command import COMMAND_CONFIG, SELECTED_PROFILE
 from kbroker.errors import PeerError, UserError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
+    from kbroker.client.connection_security import ConnectionSecurity
 
-__all__ = ["run_with_cluster"]
+__all__ = ["run_with_cluster", "security_of"]
 
 T = TypeVar("T")
 
@@ -25,9 +29,10 @@ def run_with_cluster(bootstrap: str, call: Callable[[Cluster], Awaitable[T]]) ->
     from kbroker.client.cluster import open_cluster
 
     addresses = parse_addresses(bootstrap)
+    security = security_of(bootstrap)
 
     async def run() -> T:
-        async with open_cluster(addresses, client_id="kbroker-cli") as cluster:
+        async with open_cluster(addresses, client_id="kbroker-cli", security=security) as cluster:
             return await call(cluster)
 
     try:
@@ -36,6 +41,25 @@ def run_with_cluster(bootstrap: str, call: Callable[[Cluster], Awaitable[T]]) ->
         _raise_for_user(_first_failure(group), bootstrap)
     except (UserError, PeerError) as failure:
         _raise_for_user(failure, bootstrap)
+
+
+def security_of(bootstrap: str) -> ConnectionSecurity | None:
+    """Returns the security of --command-config, or else of the selected profile, if its addresses are used.
+
+    Other addresses never get the secrets of a profile.
+    """
+    ctx = click.get_current_context(silent=True)
+    properties = None if ctx is None else ctx.meta.get(COMMAND_CONFIG)
+    if properties is not None:
+        from kbroker.client.client_properties import client_security
+
+        return client_security(properties, source="--command-config")
+    profile = None if ctx is None else ctx.meta.get(SELECTED_PROFILE)
+    if profile is None or profile.bootstrap != bootstrap or not profile.properties:
+        return None
+    from kbroker.client.client_properties import client_security
+
+    return client_security(profile.properties, source=f"profile {profile.name}")
 
 
 async def _run_until_interrupted(run: Callable[[], Awaitable[T]]) -> T:
@@ -86,5 +110,5 @@ def _raise_for_user(failure: BaseException, bootstrap: str) -> NoReturn:
     if isinstance(failure, NoSuchGroup):
         raise UserError(f"Group '{failure.group}' does not exist. Run 'kbroker groups list' to see all groups.")
     if isinstance(failure, PeerError):
-        raise UserError(f"{failure}. Check that --bootstrap {bootstrap} is a PLAINTEXT listener of a Kafka broker.")
+        raise UserError(f"{failure}. Check that --bootstrap {bootstrap} is a listener of a Kafka broker.")
     raise failure

@@ -180,7 +180,7 @@ def command(
     check_supported(config)  # before the warnings: a refused start is one line
     as_json = is_json(log_format, sys.stderr)
     set_up_logging(sys.stderr, level=log_level, as_json=as_json)
-    for warning in (*config.warnings, *_security_warnings(config.endpoints)):
+    for warning in (*config.warnings, *_security_warnings(config)):
         _warn(warning, as_json=as_json)
     trio.run(_serve, config, data_dir, topics)
 
@@ -228,15 +228,24 @@ def _advertised_listener_name(properties: Mapping[str, str]) -> str:
     return names[0]
 
 
-def _security_warnings(endpoints: Iterable[Endpoint]) -> Iterable[str]:
-    for endpoint in endpoints:
+def _security_warnings(config: BrokerConfig) -> Iterable[str]:
+    for endpoint in config.endpoints:
         host = endpoint.host
         is_loopback = host in _LOOPBACK_NAMES or host.startswith("127.")
-        if not is_loopback:
+        if not is_loopback and endpoint.security_protocol == "SASL_PLAINTEXT":
+            yield f"{endpoint} is reachable from other machines without encryption: use SASL_SSL"
+        elif not is_loopback and not _authenticates(config, endpoint):
             yield (
                 f"{endpoint} accepts connections from other machines without authentication: "
                 "any client that can connect can read and write all data"
             )
+
+
+def _authenticates(config: BrokerConfig, endpoint: Endpoint) -> bool:
+    """Whether every client of the listener must prove who it is."""
+    if endpoint.security_protocol == "SSL":
+        return config.listener_config(endpoint.name).ssl_client_auth == "required"
+    return endpoint.security_protocol != "PLAINTEXT"
 
 
 def _warn(text: str, *, as_json: bool) -> None:

@@ -9,13 +9,14 @@ import click
 from kbroker.cli.command import Command, bootstrap_option, check_topic_name, json_option
 from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import pluralize, print_json, progress
-from kbroker.cli.run_with_cluster import run_with_cluster
+from kbroker.cli.run_with_cluster import run_with_cluster, security_of
 from kbroker.cli.timestamps import since_option, until_option
 from kbroker.errors import UserError
 
 if TYPE_CHECKING:
     from kbroker.cli.record_range import RecordRange
     from kbroker.client.cluster import Cluster, TopicInfo
+    from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.client.producing import Producer
     from kbroker.protocol.records import Record
 
@@ -67,7 +68,7 @@ def copy(
     """
     if to_bootstrap is not None and to_profile is not None:
         raise click.UsageError("Use either --to or --to-profile, not both")
-    to_address = _target_address(bootstrap, to_bootstrap, to_profile)
+    to_address, security = _target(bootstrap, to_bootstrap, to_profile)
     if source == target and to_address == bootstrap:
         raise click.UsageError("SOURCE and TARGET are the same topic")
 
@@ -76,7 +77,7 @@ def copy(
         from kbroker.client.address import parse_addresses
         from kbroker.client.cluster import open_cluster
 
-        async with open_cluster(parse_addresses(to_address), client_id="kbroker-cli") as other:
+        async with open_cluster(parse_addresses(to_address), client_id="kbroker-cli", security=security) as other:
             topic = await cluster.topic(source)
             span = await find_range(
                 cluster, source, since_ms=since_ms, until_ms=until_ms, read_committed=read_committed
@@ -94,14 +95,16 @@ def copy(
         click.echo(f"Copied {pluralize(count, 'record')} from topic {source} to topic {target}.")
 
 
-def _target_address(bootstrap: str, to_bootstrap: str | None, to_profile: str | None) -> str:
+def _target(bootstrap: str, to_bootstrap: str | None, to_profile: str | None) -> tuple[str, ConnectionSecurity | None]:
+    """Returns the addresses of the target cluster, and their security."""
     if to_profile is None:
-        return to_bootstrap or bootstrap
+        return (bootstrap, security_of(bootstrap)) if to_bootstrap is None else (to_bootstrap, None)
     from kbroker.cli.profiles import find_profile
+    from kbroker.client.client_properties import client_security
 
     profile = find_profile(to_profile)
     assert profile is not None
-    return profile.bootstrap
+    return profile.bootstrap, client_security(profile.properties, source=f"profile {to_profile}")
 
 
 async def _create(cluster: Cluster, topic: TopicInfo, other: Cluster, target: str, *, append: bool) -> TopicInfo:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
 from kbroker.client.address import Address
 from kbroker.client.connection import SOFTWARE, BrokerConnection
-from kbroker.client.connection import connect as connect_plaintext
+from kbroker.client.connection import connect as connect_tcp
+from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NoSuchTopic
 from kbroker.client.retry_backoff import RetryBackoff
 from kbroker.errors import PeerError, UserError
@@ -99,7 +101,7 @@ class Cluster:
         *,
         client_id: str = SOFTWARE,
         retry_s: float = RETRY_SECONDS,
-        connect: OpenConnection = connect_plaintext,
+        connect: OpenConnection = connect_tcp,
     ) -> None:
         assert bootstrap
         self.brokers: dict[int, BrokerInfo] = {}
@@ -376,10 +378,15 @@ def _topic_of(topic: Any) -> TopicInfo:
 
 @asynccontextmanager
 async def open_cluster(
-    bootstrap: Sequence[Address], *, client_id: str = SOFTWARE, retry_s: float = RETRY_SECONDS
+    bootstrap: Sequence[Address],
+    *,
+    client_id: str = SOFTWARE,
+    retry_s: float = RETRY_SECONDS,
+    security: ConnectionSecurity | None = None,
 ) -> AsyncIterator[Cluster]:
     """Yields a cluster that connects on the first request. Closes its connections on exit."""
-    cluster = Cluster(bootstrap, client_id=client_id, retry_s=retry_s)
+    secure = partial(connect_tcp, security=security)
+    cluster = Cluster(bootstrap, client_id=client_id, retry_s=retry_s, connect=secure)
     try:
         yield cluster
     finally:

@@ -10,17 +10,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.failures import ConnectionFailed, CouldNotConnect, NotServed
+from kbroker.client.failures import ConnectionFailed, CouldNotConnect, HandshakeFailed, NotServed
 from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
 from kbroker.protocol.registry import Api, api
+
+if TYPE_CHECKING:
+    from kbroker.client.connection_security import ConnectionSecurity
+    from kbroker.security.client_login import ClientLogin
 
 __all__ = ["CONNECT_SECONDS", "MAX_RESPONSE_BYTES", "REQUEST_SECONDS", "BrokerConnection", "connect", "open_connection"]
 
@@ -33,10 +37,14 @@ REQUEST_SECONDS: Final = 30.0
 # length.
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 
+# Part of a session's lifetime after which a client logs in again. Java's clients take 85 to 95 %.
+_RENEWAL: Final = 0.85
+
 _READ_SIZE: Final = 256 * 1024
 _LENGTH = Struct(">i")
 _ERROR_CODE = Struct(">h")
 _CORRELATION_SIZE: Final = 4
+_TLS_ALERT: Final = 0x1503  # the first two bytes of a record with an alert
 
 
 class BrokerConnection:
@@ -64,6 +72,8 @@ class BrokerConnection:
         self._sending = trio.Lock()
         self._correlation_id = 0
         self._last_turn: trio.Event | None = None
+        self._login: ClientLogin | None = None
+        self._renew_login_at = float("inf")  # on trio's clock
         self._failure: str | None = None
 
     @property
@@ -114,6 +124,37 @@ class BrokerConnection:
         highest = min(last, ours[-1], ours[-1] if at_most is None else at_most)
         return highest if lowest <= highest else None
 
+    # Login
+
+    async def log_in(self, login: ClientLogin, timeout_s: float = REQUEST_SECONDS) -> None:
+        """Logs in with SASL, and again during a later request, before the session ends. Raises LoginFailed."""
+        with self._ending_on_failure(timeout_s):
+            async with self._sending:
+                await self._log_in(login)
+
+    async def _log_in(self, login: ClientLogin) -> None:
+        from kbroker.client.sasl_login import log_in  # a connection without SASL does not need it
+
+        began = trio.current_time()
+        lifetime_ms = await log_in(self.address, login, self._ask)
+        self._login = login
+        self._renew_login_at = began + _RENEWAL * lifetime_ms / 1000 if lifetime_ms else float("inf")
+
+    async def _renew_login(self) -> None:
+        """Logs in again if the session ends soon. Called with the send lock held: no request may come in between."""
+        if self._login is None or trio.current_time() < self._renew_login_at:
+            return
+        if self._last_turn is not None:
+            await self._last_turn.wait()  # all earlier responses are read
+            self._check_open()
+        await self._log_in(self._login)
+
+    async def _ask(self, api: Api, at_least: int, members: dict[str, Any]) -> Any:
+        """Sends a request and reads its response. Called with the send lock held, and no other response awaited."""
+        version = self.version_of(api, at_least=at_least)
+        await self._stream.send_all(self._encode(api, version, members))
+        return self._decode(api, version, self._correlation_id, await self._receive_frame())
+
     # Requests
 
     async def send(
@@ -147,6 +188,7 @@ class BrokerConnection:
         version = self.version_of(api, at_least=at_least, at_most=at_most)
         with self._ending_on_failure(timeout_s):
             async with self._sending:
+                await self._renew_login()
                 await self._stream.send_all(self._encode(api, version, members))
 
     async def _exchange(self, api: Api, version: int, members: dict[str, Any], timeout_s: float) -> Any:
@@ -155,6 +197,7 @@ class BrokerConnection:
             with self._ending_on_failure(timeout_s):
                 async with self._sending:
                     self._check_open()
+                    await self._renew_login()
                     frame = self._encode(api, version, members)
                     correlation_id = self._correlation_id
                     # Turns are assigned under the send lock, so their order is the order of the requests on the wire.
@@ -183,8 +226,9 @@ class BrokerConnection:
             self._fail(reason)
             raise ConnectionFailed(self.address, reason) from None
         except (trio.BrokenResourceError, trio.ClosedResourceError) as failure:
-            self._fail(f"{self.address} closed the connection")
-            raise ConnectionFailed(self.address, f"{self.address} closed the connection") from failure
+            error = self._broken_by(failure)
+            self._fail(str(error))
+            raise error from failure
         except ConnectionFailed as failure:
             self._fail(str(failure))
             raise
@@ -194,6 +238,16 @@ class BrokerConnection:
         except trio.Cancelled:
             self._fail(f"A request to {self.address} was cancelled, and its connection was closed")
             raise
+
+    def _broken_by(self, failure: Exception) -> ConnectionFailed:
+        """Returns the error for a stream that has broken. With TLS 1.3 a missing certificate shows here only."""
+        if isinstance(self._stream, trio.SSLStream):
+            from kbroker.client.client_tls import tls_problem
+
+            problem = tls_problem(failure)
+            if problem is not None:
+                return HandshakeFailed(self.address, problem)
+        return ConnectionFailed(self.address, f"{self.address} closed the connection")
 
     def _fail(self, reason: str) -> None:
         if self._failure is None:
@@ -232,6 +286,8 @@ class BrokerConnection:
         await self._fill(_LENGTH.size)
         (size,) = _LENGTH.unpack_from(received)
         if not _CORRELATION_SIZE <= size <= self._max_response_bytes:
+            if size >> 16 == _TLS_ALERT:
+                raise PeerError(f"{self.address} uses TLS, and this connection does not: set security.protocol")
             raise PeerError(
                 f"{self.address} does not speak the Kafka protocol: it announced a response of {size} bytes"
             )
@@ -267,20 +323,37 @@ async def connect(
     client_id: str = SOFTWARE,
     timeout_s: float = CONNECT_SECONDS,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
+    security: ConnectionSecurity | None = None,
 ) -> BrokerConnection:
-    """Connects and negotiates versions. The caller closes the connection with `aclose`."""
-    try:
-        with trio.fail_after(timeout_s):
-            stream = await trio.open_tcp_stream(address.host, address.port)
-    except (OSError, trio.TooSlowError) as failure:
-        raise CouldNotConnect(address, _detail(failure)) from None
+    """Connects, negotiates versions, and logs in. The caller closes the connection with `aclose`.
+
+    `security`: None for a PLAINTEXT listener. Raises HandshakeFailed or LoginFailed if one side refuses the other.
+    """
+    stream = await _open_stream(address, timeout_s, security)
     connection = BrokerConnection(stream, address, client_id=client_id, max_response_bytes=max_response_bytes)
     try:
         await connection.negotiate(timeout_s)
+        if security is not None and security.login is not None:
+            await connection.log_in(security.login, timeout_s)
     except BaseException:
         await connection.aclose()
         raise
     return connection
+
+
+async def _open_stream(address: Address, timeout_s: float, security: ConnectionSecurity | None) -> trio.abc.Stream:
+    try:
+        with trio.fail_after(timeout_s):
+            stream = await trio.open_tcp_stream(address.host, address.port)
+            if security is None or security.tls is None:
+                return stream
+            try:
+                return await security.tls.secure(stream, address)
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+    except (OSError, trio.TooSlowError) as failure:
+        raise CouldNotConnect(address, _detail(failure)) from None
 
 
 def _detail(failure: Exception) -> str:
@@ -297,8 +370,11 @@ async def open_connection(
     client_id: str = SOFTWARE,
     timeout_s: float = CONNECT_SECONDS,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
+    security: ConnectionSecurity | None = None,
 ) -> AsyncIterator[BrokerConnection]:
-    connection = await connect(address, client_id=client_id, timeout_s=timeout_s, max_response_bytes=max_response_bytes)
+    connection = await connect(
+        address, client_id=client_id, timeout_s=timeout_s, max_response_bytes=max_response_bytes, security=security
+    )
     try:
         yield connection
     finally:

@@ -12,6 +12,8 @@ __all__ = [
     "BrokerRefusal",
     "ConnectionFailed",
     "CouldNotConnect",
+    "HandshakeFailed",
+    "LoginFailed",
     "NoSuchGroup",
     "NoSuchTopic",
     "NotServed",
@@ -31,6 +33,20 @@ class CouldNotConnect(ConnectionFailed):
 
     def __init__(self, address: object, detail: str = "") -> None:
         super().__init__(address, f"Could not connect to {address}{detail}")
+
+
+class HandshakeFailed(ConnectionFailed):
+    """The broker could not prove its identity with TLS, or refused this client."""
+
+    def __init__(self, address: object, reason: str) -> None:
+        super().__init__(address, f"SSL handshake with {address} failed: {reason}")
+
+
+class LoginFailed(ConnectionFailed):
+    """The broker refused the login, or could not prove its own identity."""
+
+    def __init__(self, address: object, reason: str) -> None:
+        super().__init__(address, f"Could not log in to {address}: {reason}")
 
 
 class NotServed(UserError):

@@ -35,6 +35,16 @@ from kbroker.config.key import (
     string,
     strings,
 )
+from kbroker.config.listener import (
+    RELOADABLE,
+    SECURITY_CONFIGS,
+    ListenerConfig,
+    listener_config,
+    normal_name,
+    split_name,
+)
+from kbroker.config.sasl import SaslConfig
+from kbroker.config.tls import TlsConfig
 from kbroker.config.topic import CODECS, TIMESTAMP_TYPES, TOPIC_CONFIGS, TopicConfig, gzip_level
 from kbroker.errors import UserError
 
@@ -73,7 +83,7 @@ def _migration_policy(value: str) -> str | None:
     return None if value.upper() in choices else f"must be one of {', '.join(choices)}"
 
 
-class BrokerConfig(InactiveBrokerConfig):
+class BrokerConfig(TlsConfig, SaslConfig, InactiveBrokerConfig):
     """Effective configs of a broker: its properties, overridden by dynamic configs.
 
     Attributes are read-only. Only `set_dynamic` changes values, in place.
@@ -88,6 +98,14 @@ class BrokerConfig(InactiveBrokerConfig):
         (),
         "Listener addresses that the broker publishes to clients, as NAME://HOST:PORT. If empty, the value of "
         "listeners is used.",
+    )
+    authorizer_class_name = string(
+        "",
+        None,
+        "Authorizer of requests: kafka.security.authorizer.AclAuthorizer or "
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer, which are the same here. If empty, all requests are "
+        "allowed. super.users lists principals that may do everything, separated by ';', and "
+        "allow.everyone.if.no.acl.found opens resources that have no ACL.",
     )
     auto_create_topics_enable = flag(
         True, "Whether a metadata request for a topic that does not exist creates the topic."
@@ -392,6 +410,11 @@ class BrokerConfig(InactiveBrokerConfig):
     replication_quota_window_size_seconds = int32(1, at_least(1), "Time span of each sample for replication quotas.")
     request_timeout_ms = int32(30_000, None, "Timeout of requests that this broker sends.")
     reserved_broker_max_id = int32(1000, at_least(0), "Generated broker ids are larger than this number.", retired=True)
+    security_inter_broker_protocol = string(
+        "PLAINTEXT",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        "Security protocol between brokers. Used if inter.broker.listener.name is not set.",
+    )
     socket_listen_backlog_size = int32(
         50, at_least(1), "Maximum number of connections that wait to be accepted.", has_effect=False
     )
@@ -467,7 +490,7 @@ class BrokerConfig(InactiveBrokerConfig):
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Parses and validates properties. Raises UserError for the first invalid property."""
-        given = {_ALIASES.get(name, name): text for name, text in properties.items()}
+        given = {_ALIASES.get(name, normal_name(name)): text for name, text in properties.items()}
         values: dict[str, object] = {}
         for name, text in given.items():
             if name in BROKER_CONFIGS:
@@ -476,11 +499,13 @@ class BrokerConfig(InactiveBrokerConfig):
                 except ValueError as problem:
                     raise UserError(str(problem)) from None
         config = cls(values, given)
-        config.__dict__["warnings"] = tuple(filter(None, map(_warning, given)))
         config.set_dynamic({}, {})
         config.__dict__["endpoints"] = listener_endpoints(config)
+        config.__dict__["warnings"] = (*filter(None, map(_warning, given)), *_listener_warnings(config))
         config.__dict__["advertised_endpoints"] = advertised_endpoints(config)
         config.__dict__["inter_broker_endpoint"] = inter_broker_endpoint(config)
+        for endpoint in config.endpoints:
+            config.listener_config(endpoint.name)  # raises UserError for an invalid value
         return config
 
     endpoints: tuple[Endpoint, ...]
@@ -502,6 +527,17 @@ class BrokerConfig(InactiveBrokerConfig):
     @property
     def data_dirs(self) -> tuple[str, ...]:
         return self.log_dirs or (self.log_dir,)
+
+    def listener_config(
+        self, name: str, mechanism: str | None = None, *, dynamic: Mapping[str, str] | None = None
+    ) -> ListenerConfig:
+        """Returns the configs of a listener, and of a SASL mechanism there.
+
+        `dynamic`: used instead of the current dynamic configs of this broker.
+        """
+        protocols = {endpoint.name: endpoint.security_protocol for endpoint in self.endpoints}
+        texts = {**self.texts, **(self.dynamic_texts if dynamic is None else dynamic)}
+        return listener_config(texts, name, protocols[name], mechanism)
 
     def set_dynamic(self, own: Mapping[str, str], defaults: Mapping[str, str]) -> None:
         """Replaces the dynamic configs of this broker (`own`) and of the cluster (`defaults`).
@@ -552,8 +588,6 @@ _WITHOUT_EFFECT: Final = (
     "log.message.timestamp.difference.max.ms",
     "offsets.commit.required.acks",
     "password.encoder.",
-    "sasl.",
-    "ssl.",
     "zookeeper.clientCnxnSocket",
     "zookeeper.max.in.flight.requests",
     "zookeeper.metadata.migration.enable",
@@ -563,8 +597,15 @@ _WITHOUT_EFFECT: Final = (
 """An entry that ends in a dot is a prefix of names."""
 
 
+# Read by the authorizer, see `authorizer.py`. In Kafka too they are not in the table.
+_AUTHORIZER_CONFIGS: Final = ("allow.everyone.if.no.acl.found", "super.users")
+
+
 def _warning(name: str) -> str | None:
-    key = BROKER_CONFIGS.get(name)
+    if name in _AUTHORIZER_CONFIGS:
+        return None
+    prefixed = split_name(name)
+    key = BROKER_CONFIGS.get(name if prefixed is None else prefixed.base)
     if key is not None and key.has_effect:
         return None
     if key is not None or any(
@@ -575,6 +616,35 @@ def _warning(name: str) -> str | None:
 
     nearest = difflib.get_close_matches(name, [*BROKER_CONFIGS, *_ALIASES], n=1)
     return f"{name} is not a known config" + (f"; did you mean {nearest[0]}?" if nearest else "")
+
+
+def _listener_warnings(config: BrokerConfig) -> list[str]:
+    names = {endpoint.name for endpoint in config.endpoints}
+    warnings = [
+        f"{name} has no effect: listeners has no listener {prefixed.listener.upper()}"
+        for name in config.texts
+        if (prefixed := split_name(name)) is not None and prefixed.listener.upper() not in names
+    ]
+    if config.ssl_client_auth != "none":
+        warnings += [
+            f"ssl.client.auth has no effect on listener {endpoint.name}, which uses SASL_SSL: set "
+            f"listener.name.{endpoint.name.lower()}.ssl.client.auth"
+            for endpoint in config.endpoints
+            if endpoint.security_protocol == "SASL_SSL"
+            and f"listener.name.{endpoint.name.lower()}.ssl.client.auth" not in config.texts
+        ]
+    return [*warnings, *_jaas_warnings(config)]
+
+
+def _jaas_warnings(config: BrokerConfig) -> list[str]:
+    """Returns a warning for each JAAS config that a broker ignores, as in Kafka: it may have been meant for a login."""
+    return [
+        f"{name} has no effect: a JAAS config needs the prefix of its listener and its mechanism, "
+        "listener.name.<listener>.<mechanism>.sasl.jaas.config"
+        for name in config.texts
+        if name == "sasl.jaas.config"
+        or ((prefixed := split_name(name)) is not None and prefixed[1:] == (None, "sasl.jaas.config"))
+    ]
 
 
 def _inherited(key: ConfigKey[Any], defaults: BrokerConfig, given: Mapping[str, str]) -> object:
@@ -609,7 +679,12 @@ def validate_dynamic_configs(texts: Mapping[str, str], *, is_per_broker: bool) -
     if names := [name for name in known if name in _FIXED_WHILE_RUNNING]:
         return f"{', '.join(names)} cannot be updated dynamically: change the properties of the broker and restart it"
     if names := [name for name, key in known.items() if key.update is UpdateMode.PER_BROKER]:
-        return f"These security configs can be updated only with the prefix of a listener: {', '.join(names)}"
+        return (
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"{', '.join(names)}"
+        )
+    if (problem := _listener_problem(texts)) is not None:
+        return problem
     for name, text in texts.items():
         key = known.get(name) or (THROTTLED_RATE if name in ONLY_DYNAMIC else None)
         try:
@@ -619,4 +694,23 @@ def validate_dynamic_configs(texts: Mapping[str, str], *, is_per_broker: bool) -
             return f"Invalid value: {problem}"
     if not is_per_broker and (names := [name for name in texts if name.startswith("listener.name.")]):
         return f"Cannot update these configs at default cluster level, a broker id is needed: {', '.join(names)}"
+    return None
+
+
+def _listener_problem(texts: Mapping[str, str]) -> str | None:
+    """Returns the error message for a dynamic update of configs with the prefix of a listener, or None."""
+    for name, text in texts.items():
+        prefixed = split_name(name)
+        key = None if prefixed is None else BROKER_CONFIGS.get(prefixed.base)
+        if prefixed is None or key is None:
+            continue
+        if prefixed.base in SECURITY_CONFIGS and prefixed.base not in RELOADABLE:
+            return (
+                "Configs cannot be updated dynamically for existing listener "
+                f"{prefixed.listener.upper()}, restart broker or create a new listener for update"
+            )
+        try:
+            key.parse(text)
+        except ValueError as problem:
+            return f"Invalid value: {name.removesuffix(key.name)}{problem}"
     return None

@@ -14,6 +14,7 @@ from kbroker.config.key import (
     ConfigType,
     UpdateMode,
 )
+from kbroker.config.listener import split_name
 from kbroker.config.topic import TOPIC_CONFIGS, topic_config
 
 __all__ = ["describe_broker_configs", "describe_default_broker_configs", "describe_topic_configs"]
@@ -56,14 +57,34 @@ def describe_broker_configs(config: BrokerConfig, facts: Mapping[str, str]) -> l
         is_read_only = key.update is UpdateMode.READ_ONLY
         entry = ConfigEntry(name, value, source, key.type, tuple(synonyms), key.documentation, False, is_read_only)
         entries.append(_without_secret(entry) if key.is_sensitive else entry)
+    entries += _listener_entries(layers)
     entries += [
         _unknown_entry(name, text, ConfigSource.DYNAMIC_BROKER_CONFIG)
         for name, text in config.dynamic_texts.items()
-        if name not in BROKER_CONFIGS
+        if name not in BROKER_CONFIGS and split_name(name) is None
     ]
     broker_id = next(entry for entry in entries if entry.name == "broker.id")
     node_id = broker_id._replace(name="node.id", documentation="Same as broker.id. This is the name that KRaft uses.")
     return [*entries, node_id._replace(synonyms=(ConfigSynonym("node.id", node_id.value, node_id.source),))]
+
+
+def _listener_entries(layers: _Layers) -> list[ConfigEntry]:
+    """Returns the configs that are set with the prefix of a listener. Those of a SASL mechanism are hidden."""
+    entries = []
+    for name in dict.fromkeys(name for _source, texts in layers for name in texts):
+        prefixed = split_name(name)
+        if prefixed is None:
+            continue
+        key = None if prefixed.mechanism is not None else BROKER_CONFIGS.get(prefixed.base)
+        source, text = next((source, texts[name]) for source, texts in layers if name in texts)
+        if key is None:
+            entries.append(_unknown_entry(name, text, source))
+            continue
+        is_read_only = key.update is UpdateMode.READ_ONLY
+        synonyms = (ConfigSynonym(name, text, source), *_synonyms([prefixed.base], layers))
+        entry = ConfigEntry(name, text, source, key.type, synonyms, key.documentation, False, is_read_only)
+        entries.append(_without_secret(entry) if key.is_sensitive else entry)
+    return entries
 
 
 def describe_default_broker_configs(config: BrokerConfig) -> list[ConfigEntry]:

@@ -9,7 +9,14 @@ from kbroker.errors import UserError
 if TYPE_CHECKING:
     from kbroker.config.broker import BrokerConfig
 
-__all__ = ["Endpoint", "advertised_endpoints", "format_address", "inter_broker_endpoint", "listener_endpoints"]
+__all__ = [
+    "SECURITY_PROTOCOLS",
+    "Endpoint",
+    "advertised_endpoints",
+    "format_address",
+    "inter_broker_endpoint",
+    "listener_endpoints",
+]
 
 
 def format_address(host: str, port: int) -> str:
@@ -29,7 +36,7 @@ class Endpoint(NamedTuple):
         return f"{self.name}://{format_address(self.host, self.port)}"
 
 
-_SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _WILDCARDS: Final = ("0.0.0.0", "::")
 
 
@@ -60,13 +67,29 @@ def advertised_endpoints(config: BrokerConfig) -> tuple[Endpoint, ...]:
 
 
 def inter_broker_endpoint(config: BrokerConfig) -> Endpoint:
-    name = config.inter_broker_listener_name
-    for endpoint in config.advertised_endpoints:
-        if endpoint.name == name or (name is None and endpoint.security_protocol == "PLAINTEXT"):
-            return endpoint
-    if name is None:
-        return config.advertised_endpoints[0]
-    raise UserError(f"inter.broker.listener.name={name} is not in advertised.listeners")
+    """Returns the advertised endpoint of connections between brokers.
+
+    It is the listener of inter.broker.listener.name, or has the protocol of security.inter.broker.protocol. Raises
+    UserError if there is none. A single node has no such connections: there, any listener will do.
+    """
+    name, protocol = config.inter_broker_listener_name, config.security_inter_broker_protocol
+    is_protocol_set = "security.inter.broker.protocol" in config.texts
+    if name is not None and is_protocol_set:
+        raise UserError("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
+    endpoints = config.advertised_endpoints
+    wanted = protocol if name is None else name.upper()
+    found = [endpoint for endpoint in endpoints if endpoint.name == wanted]
+    if not found and name is None:
+        found = [endpoint for endpoint in endpoints if endpoint.security_protocol == protocol]
+        if not found and not is_protocol_set and not config.zookeeper_connect:
+            return endpoints[0]
+    if not found:
+        names = ",".join(endpoint.name for endpoint in endpoints)
+        raise UserError(
+            f"inter.broker.listener.name must be a listener name defined in advertised.listeners: {wanted} is none. "
+            f"The valid options based on currently configured listeners are {names}"
+        )
+    return found[0]
 
 
 def _parse_endpoints(source: str, texts: tuple[str, ...], config: BrokerConfig) -> tuple[Endpoint, ...]:
@@ -94,7 +117,7 @@ def _protocols(config: BrokerConfig) -> dict[str, str]:
     protocols: dict[str, str] = {}
     for pair in config.listener_security_protocol_map:
         name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
-        if not colon or protocol not in _SECURITY_PROTOCOLS:
+        if not colon or protocol not in SECURITY_PROTOCOLS:
             raise UserError(f"listener.security.protocol.map has the invalid entry '{pair}': expected NAME:PROTOCOL")
         protocols[name] = protocol
     return protocols

@@ -1,7 +1,7 @@
 """Broker configs of Kafka 4.1 that have no effect in kbroker: threads, KRaft, tiered storage, Java classes, and others.
 
 They are validated, stored and shown, so that tools and properties files written for Kafka work. A config that gets an
-effect moves to the table in `broker.py`.
+effect moves to the table in `broker.py`. `tls.py` and `sasl.py` have the configs of listeners.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ from kbroker.config.key import (
     MAX_INT,
     MAX_LONG,
     MB,
-    PER_BROKER,
     ConfigTable,
-    ValueCheck,
     at_least,
     between,
     class_name,
-    double,
     flag,
     int16,
     int32,
     int64,
     keys_of,
-    one_of,
     optional_int32,
     optional_string,
     password,
@@ -35,13 +31,7 @@ from kbroker.config.key import (
 
 __all__ = ["InactiveBrokerConfig"]
 
-_SECURITY = "org.apache.kafka.common.security"
 _TOPIC_BASED = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
-
-
-def _one_of_any_case(*choices: str) -> ValueCheck:
-    problem = f"must be one of {', '.join(choices)}"
-    return lambda value: None if value.upper() in choices else problem
 
 
 class InactiveBrokerConfig(ConfigTable):
@@ -60,19 +50,12 @@ class InactiveBrokerConfig(ConfigTable):
     alter_log_dirs_replication_quota_window_size_seconds = int32(
         1, at_least(1), "Time span of each sample for the quota of replica moves between data directories."
     )
-    authorizer_class_name = string("", None, "Java class that authorizes requests. If empty, all requests are allowed.")
     background_threads = int32(10, at_least(1), "Number of threads for background tasks.", update=CLUSTER_WIDE)
     broker_heartbeat_interval_ms = int32(2000, None, "Interval between heartbeats of a KRaft broker to its controller.")
     broker_session_timeout_ms = int32(
         9000, None, "Timeout after which a KRaft controller fences a broker that sends no heartbeat."
     )
     client_quota_callback_class = class_name(None, "Java class that computes client quotas.")
-    connection_failed_authentication_delay_ms = int32(
-        100, at_least(0), "Delay before a connection that failed to authenticate is closed."
-    )
-    connections_max_reauth_ms = int64(
-        0, None, "Time after which a SASL client must authenticate again. If 0, it does not need to."
-    )
     controller_quorum_append_linger_ms = int32(
         25, at_least(0), "Time that the KRaft leader collects writes before it flushes them to disk."
     )
@@ -252,11 +235,6 @@ class InactiveBrokerConfig(ConfigTable):
         5 * MB, at_least(1), "Batch size for reading __consumer_offsets when its partitions are loaded."
     )
     offsets_topic_compression_codec = int32(0, None, "Compression codec of __consumer_offsets.")
-    principal_builder_class = class_name(
-        f"{_SECURITY}.authenticator.DefaultKafkaPrincipalBuilder",
-        "Java class that builds the principal of a connection.",
-        update=PER_BROKER,
-    )
     process_roles = strings((), some_of("broker", "controller"), "Roles of a KRaft node: broker, controller, or both.")
     producer_purgatory_purge_interval_requests = int32(
         1000, None, "Purge interval of the produce purgatory, in requests."
@@ -336,102 +314,6 @@ class InactiveBrokerConfig(ConfigTable):
         5000, None, "Interval at which high watermarks are written to disk."
     )
     replica_socket_receive_buffer_bytes = int32(64 * 1024, None, "Receive buffer of the sockets of fetches to leaders.")
-    sasl_client_callback_handler_class = class_name(None, "Java class of the SASL client callback handler.")
-    sasl_enabled_mechanisms = strings(("GSSAPI",), None, "Enabled SASL mechanisms.", update=PER_BROKER)
-    sasl_jaas_config = password("JAAS login context for SASL connections.", update=PER_BROKER)
-    sasl_kerberos_kinit_cmd = string("/usr/bin/kinit", None, "Path of the Kerberos kinit command.", update=PER_BROKER)
-    sasl_kerberos_min_time_before_relogin = int64(
-        60_000, None, "Minimum time between two Kerberos logins.", update=PER_BROKER
-    )
-    sasl_kerberos_principal_to_local_rules = strings(
-        ("DEFAULT",), None, "Rules that map Kerberos principals to short names.", update=PER_BROKER
-    )
-    sasl_kerberos_service_name = optional_string("Kerberos principal name that brokers run as.", update=PER_BROKER)
-    sasl_kerberos_ticket_renew_jitter = double(
-        0.05, None, "Share of random jitter added to the renewal time of Kerberos tickets.", update=PER_BROKER
-    )
-    sasl_kerberos_ticket_renew_window_factor = double(
-        0.8, None, "Share of a Kerberos ticket's lifetime after which it is renewed.", update=PER_BROKER
-    )
-    sasl_login_callback_handler_class = class_name(None, "Java class of the SASL login callback handler.")
-    sasl_login_class = class_name(None, "Java class that performs the SASL login.")
-    sasl_login_connect_timeout_ms = optional_int32(None, "Connection timeout of the external authentication provider.")
-    sasl_login_read_timeout_ms = optional_int32(None, "Read timeout of the external authentication provider.")
-    sasl_login_refresh_buffer_seconds = int16(
-        300, None, "Minimum time between the refresh of a credential and its expiration.", update=PER_BROKER
-    )
-    sasl_login_refresh_min_period_seconds = int16(
-        60, None, "Minimum time between two refreshes of a credential.", update=PER_BROKER
-    )
-    sasl_login_refresh_window_factor = double(
-        0.8, None, "Share of a credential's lifetime after which it is refreshed.", update=PER_BROKER
-    )
-    sasl_login_refresh_window_jitter = double(
-        0.05, None, "Share of random jitter added to the refresh time of credentials.", update=PER_BROKER
-    )
-    sasl_login_retry_backoff_max_ms = int64(10_000, None, "Maximum time to wait between two login attempts.")
-    sasl_login_retry_backoff_ms = int64(100, None, "Initial time to wait between two login attempts.")
-    sasl_mechanism_controller_protocol = string("GSSAPI", None, "SASL mechanism for connections to controllers.")
-    sasl_mechanism_inter_broker_protocol = string(
-        "GSSAPI", None, "SASL mechanism for connections between brokers.", update=PER_BROKER
-    )
-    sasl_oauthbearer_assertion_algorithm = string(
-        "RS256", _one_of_any_case("ES256", "RS256"), "Algorithm that signs OAuth assertions."
-    )
-    sasl_oauthbearer_assertion_claim_aud = optional_string("Audience (aud) claim of OAuth assertions.")
-    sasl_oauthbearer_assertion_claim_exp_seconds = int32(
-        300, between(0, DAY_MS // 1000), "Time until OAuth assertions expire (exp claim)."
-    )
-    sasl_oauthbearer_assertion_claim_iss = optional_string("Issuer (iss) claim of OAuth assertions.")
-    sasl_oauthbearer_assertion_claim_jti_include = flag(
-        False, "Whether OAuth assertions include a unique id (jti claim)."
-    )
-    sasl_oauthbearer_assertion_claim_nbf_seconds = int32(
-        60, between(0, 3600), "Time before their creation from which OAuth assertions are valid (nbf claim)."
-    )
-    sasl_oauthbearer_assertion_claim_sub = optional_string("Subject (sub) claim of OAuth assertions.")
-    sasl_oauthbearer_assertion_file = optional_string("File with a prepared OAuth assertion.")
-    sasl_oauthbearer_assertion_private_key_file = optional_string(
-        "File with the private key that signs OAuth assertions."
-    )
-    sasl_oauthbearer_assertion_private_key_passphrase = password(
-        "Passphrase of the private key that signs OAuth assertions."
-    )
-    sasl_oauthbearer_assertion_template_file = optional_string("File with additional claims of OAuth assertions.")
-    sasl_oauthbearer_client_credentials_client_id = optional_string("Client id for the OAuth client credentials flow.")
-    sasl_oauthbearer_client_credentials_client_secret = password("Client secret for the OAuth client credentials flow.")
-    sasl_oauthbearer_clock_skew_seconds = int32(30, None, "Allowed clock difference to the OAuth identity provider.")
-    sasl_oauthbearer_expected_audience = strings(None, None, "Accepted audiences of OAuth tokens.")
-    sasl_oauthbearer_expected_issuer = optional_string("Required issuer of OAuth tokens.")
-    sasl_oauthbearer_jwks_endpoint_refresh_ms = int64(
-        3_600_000, None, "Interval at which the OAuth provider's key set (JWKS) is refreshed."
-    )
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms = int64(
-        10_000, None, "Maximum time to wait between two attempts to fetch the key set (JWKS)."
-    )
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms = int64(
-        100, None, "Initial time to wait between two attempts to fetch the key set (JWKS)."
-    )
-    sasl_oauthbearer_jwks_endpoint_url = optional_string("URL of the OAuth provider's key set (JWKS).")
-    sasl_oauthbearer_jwt_retriever_class = class_name(
-        f"{_SECURITY}.oauthbearer.DefaultJwtRetriever", "Java class that retrieves OAuth tokens."
-    )
-    sasl_oauthbearer_jwt_validator_class = class_name(
-        f"{_SECURITY}.oauthbearer.DefaultJwtValidator", "Java class that validates OAuth tokens."
-    )
-    sasl_oauthbearer_scope = optional_string("Scope requested from the OAuth provider.")
-    sasl_oauthbearer_scope_claim_name = string("scope", None, "Name of the scope claim of OAuth tokens.")
-    sasl_oauthbearer_sub_claim_name = string("sub", None, "Name of the subject claim of OAuth tokens.")
-    sasl_oauthbearer_token_endpoint_url = optional_string("URL of the OAuth provider's token endpoint.")
-    sasl_server_callback_handler_class = class_name(None, "Java class of the SASL server callback handler.")
-    sasl_server_max_receive_size = int32(
-        512 * 1024, None, "Maximum size of a request before and during authentication."
-    )
-    security_inter_broker_protocol = string(
-        "PLAINTEXT",
-        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        "Security protocol between brokers. Used if inter.broker.listener.name is not set.",
-    )
     security_providers = optional_string("Java classes that provide security algorithms.")
     share_coordinator_append_linger_ms = int32(
         5, at_least(0), "Time that the share coordinator collects records before it writes them."
@@ -462,44 +344,6 @@ class InactiveBrokerConfig(ConfigTable):
     socket_connection_setup_timeout_ms = int64(
         10_000, None, "Initial time to wait for a socket connection to be established."
     )
-    ssl_allow_dn_changes = flag(False, "Whether a certificate can be replaced by one with another distinguished name.")
-    ssl_allow_san_changes = flag(
-        False, "Whether a certificate can be replaced by one without all of its subject alternative names."
-    )
-    ssl_cipher_suites = strings(
-        (), None, "Enabled cipher suites. If empty, all suites of the TLS library are enabled.", update=PER_BROKER
-    )
-    ssl_client_auth = string(
-        "none",
-        one_of("required", "requested", "none"),
-        "Whether clients must or can authenticate with a certificate.",
-        update=PER_BROKER,
-    )
-    ssl_enabled_protocols = strings(("TLSv1.2", "TLSv1.3"), None, "Enabled TLS versions.", update=PER_BROKER)
-    ssl_endpoint_identification_algorithm = string(
-        "https", None, "Algorithm that verifies the host name in a server's certificate.", update=PER_BROKER
-    )
-    ssl_engine_factory_class = class_name(None, "Java class that creates SSLEngine objects.", update=PER_BROKER)
-    ssl_key_password = password("Password of the private key.", update=PER_BROKER)
-    ssl_keymanager_algorithm = string("SunX509", None, "Algorithm of the Java key manager.", update=PER_BROKER)
-    ssl_keystore_certificate_chain = password("Certificate chain of the broker, in PEM format.", update=PER_BROKER)
-    ssl_keystore_key = password("Private key of the broker, in PEM format.", update=PER_BROKER)
-    ssl_keystore_location = optional_string("Key store file.", update=PER_BROKER)
-    ssl_keystore_password = password("Password of the key store file.", update=PER_BROKER)
-    ssl_keystore_type = string("JKS", None, "Format of the key store file.", update=PER_BROKER)
-    ssl_principal_mapping_rules = string(
-        "DEFAULT", None, "Rules that map the distinguished names of client certificates to principals."
-    )
-    ssl_protocol = string("TLSv1.3", None, "TLS version used to create the SSLContext.", update=PER_BROKER)
-    ssl_provider = optional_string("Java security provider for TLS.", update=PER_BROKER)
-    ssl_secure_random_implementation = optional_string(
-        "Random number generator (SecureRandom) for TLS.", update=PER_BROKER
-    )
-    ssl_trustmanager_algorithm = string("PKIX", None, "Algorithm of the Java trust manager.", update=PER_BROKER)
-    ssl_truststore_certificates = password("Trusted certificates, in PEM format.", update=PER_BROKER)
-    ssl_truststore_location = optional_string("Trust store file.", update=PER_BROKER)
-    ssl_truststore_password = password("Password of the trust store file.", update=PER_BROKER)
-    ssl_truststore_type = string("JKS", None, "Format of the trust store file.", update=PER_BROKER)
     telemetry_max_bytes = int32(
         MB, at_least(1), "Maximum size of the metrics that a client pushes, before compression."
     )

@@ -1,6 +1,6 @@
 """Config keys: type, default, validation and documentation of a config, and the tables that hold the keys.
 
-The configs themselves are in `broker.py`, `inactive.py`, `topic.py` and `group.py`.
+The configs themselves are in `broker.py`, `inactive.py`, `tls.py`, `sasl.py`, `topic.py` and `group.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "ConfigTable",
     "ConfigType",
     "Fallback",
+    "Password",
     "UpdateMode",
     "ValueCheck",
     "at_least",
@@ -141,6 +142,24 @@ class KeyOptions(TypedDict, total=False):
     update: UpdateMode
     retired: bool
     """Whether Kafka 4.1 has removed the config. It is accepted, and shown only if it is set."""
+
+
+class Password:
+    """Value of a config that is never shown: logs, tracebacks and DescribeConfigs get [hidden], as in Kafka."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Password) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
 
 
 class ConfigKey(Generic[T]):
@@ -260,7 +279,7 @@ _PARSERS: Final[Mapping[ConfigType, Callable[[str], object]]] = {
     ConfigType.DOUBLE: float,
     ConfigType.LIST: _list,
     ConfigType.CLASS: str,
-    ConfigType.PASSWORD: str,
+    ConfigType.PASSWORD: Password,
 }
 
 _KINDS: Final = {
@@ -403,7 +422,7 @@ def class_name(default: str | None, documentation: str, **options: Unpack[KeyOpt
     return ConfigKey(ConfigType.CLASS, default, None, documentation, **options)
 
 
-def password(documentation: str, **options: Unpack[KeyOptions]) -> ConfigKey[str | None]:
+def password(documentation: str, **options: Unpack[KeyOptions]) -> ConfigKey[Password | None]:
     return ConfigKey(ConfigType.PASSWORD, None, None, documentation, **options)
 
 

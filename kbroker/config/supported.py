@@ -1,6 +1,6 @@
 """Properties that refuse the start, because kbroker without them would be less safe than the operator expects.
 
-Security: kbroker has no TLS, no SASL and no ACLs. A broker that is configured for them must not run without them.
+Security: a broker that is configured for a protection that kbroker does not have must not run without it.
 KRaft: kbroker has no quorum of controllers. Brokers that are configured for one must not become a cluster each.
 """
 
@@ -9,43 +9,60 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from kbroker.config.authorizer import authorizer_config
 from kbroker.config.broker import BROKER_CONFIGS, BrokerConfig
+from kbroker.config.listener import split_name
 from kbroker.errors import UserError
 
 __all__ = ["check_supported"]
 
 _SECURITY: Final = re.compile(
-    r"(listener\.name\.[^.]+\.)?([^.]+\.)?(ssl|sasl)\..+"
+    r"([^.]+\.)?(ssl|sasl)\..+"
     r"|zookeeper\.(ssl\..+|set\.acl)"
-    r"|(listener\.name\.[^.]+\.)?(principal\.builder\.class|connections\.max\.reauth\.ms)"
-    r"|authorizer\.class\.name|super\.users|allow\.everyone\.if\.no\.acl\.found"
+    r"|principal\.builder\.class|connections\.max\.reauth\.ms"
     r"|delegation\.token\..+|security\..+|password\.encoder\..+"
 )
-_HARMLESS: Final = {"allow.everyone.if.no.acl.found": "true"}
-"""Values that ask for no security. Of other names: the default value, nothing, or false."""
+_OF_THE_JVM: Final = frozenset(
+    {
+        "security.providers",
+        "ssl.keymanager.algorithm",
+        "ssl.protocol",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+    }
+)
+"""Configs without effect that make nothing safer: a warning is enough."""
 
 
 def check_supported(config: BrokerConfig) -> None:
-    """Raises UserError for the first property that asks for security or for a KRaft quorum."""
-    for endpoint in config.endpoints:
-        if endpoint.security_protocol != "PLAINTEXT":
-            protocol = endpoint.security_protocol
-            raise UserError(f"Unsupported security protocol {protocol}; only PLAINTEXT is supported.")
+    """Raises UserError for the first property that asks for missing security, or for a KRaft quorum."""
     for name, text in config.texts.items():
-        if _SECURITY.fullmatch(name) and not _is_harmless(name, text):
+        if not _is_supported(name, text):
             raise UserError(
-                f"{name} is set, but kbroker has no TLS, SASL or ACLs yet and would run without them. Remove {name} to "
-                "accept that."
+                f"{name} is set, but kbroker does not support it yet and would run without it. Remove {name} to accept "
+                "that."
             )
+    if config.texts.get("control.plane.listener.name"):
+        raise UserError(
+            "control.plane.listener.name is set, but kbroker has no listener of its own for requests of the "
+            "controller. Remove it: these requests then use the listener between brokers."
+        )
+    authorizer_config(config)
     if not config.zookeeper_connect:
         _check_quorum(config)
 
 
-def _is_harmless(name: str, text: str) -> bool:
-    key = BROKER_CONFIGS.get(name)
+def _is_supported(name: str, text: str) -> bool:
+    """Whether a property has an effect, or asks for no security."""
+    prefixed = split_name(name)
+    base = name if prefixed is None else prefixed.base
+    key = BROKER_CONFIGS.get(base)
+    if not _SECURITY.fullmatch(base) or base in _OF_THE_JVM:
+        return True
     if key is not None:
-        return bool(key.parse(text) == key.default)
-    return text.strip().lower() in ("", _HARMLESS.get(name, "false"))
+        return key.has_effect or bool(key.parse(text) == key.default)
+    return text.strip().lower() in ("", "false")
 
 
 def _check_quorum(config: BrokerConfig) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from kbroker.config.broker import BROKER_CONFIGS
 from kbroker.config.group import GROUP_CONFIGS
 from kbroker.config.key import ConfigKey
+from kbroker.config.listener import split_name
 from kbroker.config.topic import TOPIC_CONFIGS, validate_topic_configs
 from kbroker.controller.changes import Change, EntityConfigsChanged, TopicConfigsChanged
 from kbroker.controller.metadata_store import MetadataStore
@@ -161,5 +162,7 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
 def warn_of_inactive(owner: str, configs: Mapping[str, str], table: Mapping[str, ConfigKey[Any]]) -> None:
     """Logs a warning for each config that is stored but has no effect."""
     for name in configs:
-        if name not in table or not table[name].has_effect:
+        prefixed = split_name(name)
+        key = table.get(name if prefixed is None else prefixed.base)
+        if key is None or not key.has_effect:
             logger.warning("Config %s of %s is stored, but has no effect in kbroker", name, owner)

@@ -72,7 +72,6 @@ class FrameReader:
         "_is_filled",
         "_kind",
         "_marked",
-        "_max_frame_size",
         "_needed",
         "_poison",
         "_reserved",
@@ -81,6 +80,7 @@ class FrameReader:
         "_view",
         "is_held",
         "is_unfinished",
+        "max_frame_size",
     )
 
     def __init__(self, budget: ByteBudget, *, max_frame_size: int, poison: bool = False) -> None:
@@ -89,7 +89,7 @@ class FrameReader:
         self._holds = 0
         self._is_closed = False
         self._budget = budget
-        self._max_frame_size = max_frame_size
+        self.max_frame_size = max_frame_size  # may be changed between two calls of `take_frames`
         self._poison = poison
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
@@ -173,7 +173,7 @@ class FrameReader:
                 self.is_unfinished = True
                 break
             (length,) = _unpack_length(view, position)
-            if not 0 <= length <= self._max_frame_size:
+            if not 0 <= length <= self.max_frame_size:
                 if not frames:
                     raise PeerError(_describe_bad_length(bytes(view[position : position + LENGTH_SIZE]), length))
                 self.is_unfinished = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.clock import Clock, SystemClock
+from kbroker.config.authorizer import authorizer_config
 from kbroker.config.broker import BrokerConfig, parse_host_counts
 from kbroker.config.endpoints import Endpoint, format_address
 from kbroker.config.supported import check_supported
@@ -40,7 +41,13 @@ from kbroker.replication.isr_proposer import IsrProposer
 from kbroker.replication.lag_watch import LagWatch
 from kbroker.replication.log_dir_mover import LogDirMover
 from kbroker.replication.log_dirs import LogDirs
-from kbroker.server.cluster import find_broker_id, new_fetchers, new_member, open_shared_tree
+from kbroker.server.cluster import (
+    find_broker_id,
+    inter_broker_security,
+    new_fetchers,
+    new_member,
+    open_shared_tree,
+)
 from kbroker.server.context import Context
 from kbroker.server.context_builder import ContextBuilder
 from kbroker.server.descriptors import raise_descriptor_limit
@@ -58,8 +65,12 @@ from kbroker.server.wire.network import Network
 from kbroker.server.wire.socket_server import SocketServer
 
 if TYPE_CHECKING:
+    from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
+    from kbroker.server.access.acls import AclAccess
+    from kbroker.server.listener_tls import ReloadableTls
+    from kbroker.server.wire.connection import Connection
 
 __all__ = ["run_broker"]
 
@@ -87,6 +98,8 @@ async def run_broker(
     date while the broker runs. `clock`: None for the system's clocks.
     """
     check_supported(config)
+    tls = _load_tls(config)  # before anything is opened: a wrong key is the most likely failure
+    security = _security_between_brokers(config, tls)
     clock = SystemClock() if clock is None else clock
     began = clock.monotonic()
     status = BrokerStatus() if status is None else status
@@ -111,7 +124,7 @@ async def run_broker(
                 random_bytes=os.urandom,
                 is_shared=shared is not None,
             )
-            member = None if shared is None else new_member(controller, shared, broker_id, config, clock)
+            member = None if shared is None else new_member(controller, shared, broker_id, config, clock, security)
             if member is not None:
                 member.report_offline(replicas.log_dirs.offline_partitions)
                 member.control_requests.delete_unassigned = replicas.delete_unassigned
@@ -127,7 +140,10 @@ async def run_broker(
             status.state = BrokerState.RECOVERY
             recovered = await replicas.recover()
             status.state = BrokerState.STARTING
-            broker = _Broker(broker_id, config, clock, controller, member, replicas, flusher, status, began)
+            acls = await _open_acls(config, tree, clock)
+            broker = _Broker(
+                broker_id, config, clock, controller, member, replicas, flusher, status, began, tls, security, acls
+            )
             await broker.run(topics, recovered, on_ready, stop, interceptor)
     finally:
         status.state = BrokerState.NOT_RUNNING
@@ -164,6 +180,19 @@ async def _open_embedded_tree(log_dirs: LogDirs) -> AsyncIterator[Tree]:
         yield tree
 
 
+async def _open_acls(config: BrokerConfig, tree: Tree, clock: Clock) -> AclAccess | None:
+    """Returns None if no authorizer is configured."""
+    rules = authorizer_config(config)
+    if rules is None:
+        return None
+    from kbroker.server.access.acls import open_acls
+
+    try:
+        return await open_acls(rules, tree, clock, timeout_s=config.request_timeout_ms / 1000)
+    except StorageFailure as failure:
+        raise _start_failure(failure) from failure
+
+
 def _start_failure(failure: StorageFailure | Refusal) -> UserError:
     """Returns the error for a start that failed because the metadata could not be written."""
     text = str(failure) if isinstance(failure, StorageFailure) else failure.message
@@ -186,6 +215,9 @@ class _Broker:
         flusher: Flusher,
         status: BrokerStatus,
         began: float,
+        tls: Mapping[str, ReloadableTls],
+        security: ConnectionSecurity | None,
+        acls: AclAccess | None,
     ) -> None:
         self._broker_id = broker_id
         self._config = config
@@ -196,7 +228,10 @@ class _Broker:
         self._flusher = flusher
         self._status = status
         self._began = began
-        self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas)
+        self._acls = acls
+        self._tls = tls
+        self._security = security
+        self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas, security, acls)
 
     async def run(
         self,
@@ -210,6 +245,9 @@ class _Broker:
         async with trio.open_nursery() as background:
             context = self._builder.build(background)
             context.interceptor = interceptor
+            context.listener_keys = self._tls
+            for tls in self._tls.values():
+                tls.use_stored_configs()
             if interceptor is not None:
                 interceptor.attach(context)
             dispatch = Dispatch(context)
@@ -219,18 +257,24 @@ class _Broker:
             status = self._status
             status.context, status.network, status.dispatch = context, network, dispatch
             status.peers = self._replicas.peers
+            status.tls_listeners = self._tls
             try:
-                listeners = [
-                    server.listen(endpoint.name, endpoint.host, endpoint.port) for endpoint in config.endpoints
-                ]
+                logins = await self._logins(context, dispatch, network, background)
+                listeners = [self._listen(server, endpoint, logins.get(endpoint.name)) for endpoint in config.endpoints]
                 ports = {listener.name: listener.port for listener in listeners}
                 await self._register(background, _advertised(config, ports), recovered)
                 if self._member is None:
                     await self._create_topics(topics)
                 background.start_soon(context.deadlines.run)
                 background.start_soon(self._flusher.run)
+                if self._acls is not None:
+                    background.start_soon(self._acls.store.run)
                 background.start_soon(self._replicas.fetch_wakeups.run)
                 background.start_soon(self._maintenance(context).run)
+                if self._tls:
+                    from kbroker.server.certificate_expiry import watch_expiry
+
+                    background.start_soon(watch_expiry, self._tls, self._clock)
                 status.cleaner = cleaner = LogCleaner(self._replicas, self._flusher, config, self._clock)
                 self._controller.add_listener(cleaner.on_image)
                 background.start_soon(cleaner.run)
@@ -268,6 +312,26 @@ class _Broker:
                     self._member.stop_waiting()
                 server.stop_accepting()
                 background.cancel_scope.cancel()
+
+    async def _logins(
+        self, context: Context, dispatch: Dispatch, network: Network, background: trio.Nursery
+    ) -> dict[str, Callable[[Connection], None]]:
+        """Returns what begins the login of each new connection, by listener. Empty without a SASL listener."""
+        if not any(endpoint.security_protocol.startswith("SASL_") for endpoint in self._config.endpoints):
+            return {}
+        from kbroker.server.authentication.sasl_listeners import open_sasl_listeners
+
+        listeners = await open_sasl_listeners(context, dispatch, network, background)
+        self._status.sasl_listeners = listeners
+        return {name: listener.on_open for name, listener in listeners.items()}
+
+    def _listen(
+        self, server: SocketServer, endpoint: Endpoint, begin_login: Callable[[Connection], None] | None
+    ) -> Listener:
+        name, host, port, protocol = endpoint
+        if protocol == "PLAINTEXT":
+            return server.listen(name, host, port)
+        return server.listen(name, host, port, tls=self._tls.get(name), begin_login=begin_login)
 
     async def _rename_strays(self, member: ClusterMember) -> None:
         """Renames the logs that this broker does not have any more: it was down when they were deleted or moved."""
@@ -322,7 +386,9 @@ class _Broker:
         def share_loop(is_shared: bool) -> None:
             network.is_loop_shared = is_shared
 
-        fetchers = new_fetchers(self._replicas.table, self._flusher, self._config, self._clock, self._broker_id)
+        fetchers = new_fetchers(
+            self._replicas.table, self._flusher, self._config, self._clock, self._broker_id, self._security
+        )
         fetchers.on_busy = share_loop
         fetchers.checkpoint = self._replicas.log_dirs.checkpoint
         fetchers.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
@@ -350,6 +416,24 @@ class _Broker:
         for (name, _), outcome in zip(topics, outcomes, strict=True):
             if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise UserError(f"Could not create topic {name}: {outcome.message}")
+
+
+def _load_tls(config: BrokerConfig) -> dict[str, ReloadableTls]:
+    """Returns the TLS of each listener that uses it. Raises UserError if one has no valid key."""
+    names = [endpoint.name for endpoint in config.endpoints if endpoint.security_protocol in ("SSL", "SASL_SSL")]
+    if not names:
+        return {}
+    from kbroker.server.listener_tls import ReloadableTls  # a broker without TLS loads no OpenSSL
+
+    return {name: ReloadableTls(config, name) for name in names}
+
+
+def _security_between_brokers(config: BrokerConfig, tls: Mapping[str, ReloadableTls]) -> ConnectionSecurity | None:
+    """Returns what connections to other brokers need; None on a single node, and for PLAINTEXT. Raises UserError."""
+    security = inter_broker_security(config) if config.zookeeper_connect else None
+    if security is not None and security.tls is not None:
+        tls[config.inter_broker_endpoint.name].outbound = security.tls
+    return security
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kbroker.clock import Clock
@@ -19,10 +21,21 @@ from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition_table import PartitionTable
 
 if TYPE_CHECKING:
+    from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.controller.cluster.cluster_member import ClusterMember
+    from kbroker.coordinator.broker_channels import Connect
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
+    from kbroker.security.client_login import ClientLogin
 
-__all__ = ["EMBEDDED_BROKER_ID", "find_broker_id", "new_fetchers", "new_member", "open_shared_tree"]
+__all__ = [
+    "EMBEDDED_BROKER_ID",
+    "connect_to_broker",
+    "find_broker_id",
+    "inter_broker_security",
+    "new_fetchers",
+    "new_member",
+    "open_shared_tree",
+]
 
 EMBEDDED_BROKER_ID: Final = 1
 
@@ -55,15 +68,85 @@ async def find_broker_id(config: BrokerConfig, shared: Tree | None, paths: Seque
     return await generate_broker_id(shared, reserved_max_id=config.reserved_broker_max_id)
 
 
-def new_member(controller: Controller, tree: Tree, broker_id: int, config: BrokerConfig, clock: Clock) -> ClusterMember:
+def inter_broker_security(config: BrokerConfig) -> ConnectionSecurity | None:
+    """Returns what connections to the listener between brokers need; None if it is PLAINTEXT.
+
+    Raises UserError if its configs cannot work: the broker could not be part of the cluster.
+    """
+    endpoint = config.inter_broker_endpoint
+    if endpoint.security_protocol == "PLAINTEXT":
+        return None
+    from kbroker.client.connection_security import ConnectionSecurity
+
+    tls = None
+    if endpoint.security_protocol.endswith("SSL"):
+        from kbroker.client.client_tls import ClientTls
+
+        tls = ClientTls(config.listener_config(endpoint.name))
+    login = _inter_broker_login(config) if endpoint.security_protocol.startswith("SASL_") else None
+    return ConnectionSecurity(login, tls)
+
+
+def _inter_broker_login(config: BrokerConfig) -> ClientLogin:
+    from kbroker.security.client_login import login_of_jaas, login_of_token, token_file
+    from kbroker.security.mechanism import OAUTHBEARER
+
+    name = config.inter_broker_endpoint.name
+    listener_config = config.listener_config(name)
+    mechanism = listener_config.sasl_mechanism_inter_broker_protocol
+    if mechanism not in listener_config.sasl_enabled_mechanisms:
+        raise UserError(
+            f"sasl.mechanism.inter.broker.protocol={mechanism} must be one of sasl.enabled.mechanisms of the listener "
+            f"between brokers, {name}"
+        )
+    source = f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    listener_config = config.listener_config(name, mechanism)
+    if mechanism == OAUTHBEARER:
+        url = listener_config.sasl_oauthbearer_token_endpoint_url
+        return login_of_token(Path(token_file(url, source=source)).read_text)
+    if source not in config.texts or listener_config.sasl_jaas_config is None:
+        raise UserError(f"{source} is missing: brokers log in at each other with its username and password")
+    return login_of_jaas(mechanism, listener_config.sasl_jaas_config.value, source=source)
+
+
+def connect_to_broker(security: ConnectionSecurity | None) -> Connect:
+    """Returns the function that connects to the listener between brokers."""
+    from kbroker.client.connection import connect
+
+    return partial(connect, security=security)
+
+
+def new_member(
+    controller: Controller,
+    tree: Tree,
+    broker_id: int,
+    config: BrokerConfig,
+    clock: Clock,
+    security: ConnectionSecurity | None,
+) -> ClusterMember:
     from kbroker.controller.cluster.cluster_member import ClusterMember
 
-    return ClusterMember(controller, tree, broker_id=broker_id, config=config, clock=clock, random_bytes=os.urandom)
+    return ClusterMember(
+        controller,
+        tree,
+        broker_id=broker_id,
+        config=config,
+        clock=clock,
+        random_bytes=os.urandom,
+        connect=connect_to_broker(security),
+    )
 
 
 def new_fetchers(
-    table: PartitionTable, flusher: Flusher, config: BrokerConfig, clock: Clock, broker_id: int
+    table: PartitionTable,
+    flusher: Flusher,
+    config: BrokerConfig,
+    clock: Clock,
+    broker_id: int,
+    security: ConnectionSecurity | None,
 ) -> ReplicaFetchers:
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
 
-    return ReplicaFetchers(table, flusher, config, clock, broker_id=broker_id)
+    fetchers = ReplicaFetchers(table, flusher, config, clock, broker_id=broker_id)
+    fetchers.security = security
+    return fetchers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,6 +18,7 @@ from kbroker.replication.log_dirs import LogDirs
 from kbroker.replication.partition_table import PartitionTable
 from kbroker.replication.replica_moves import ReplicaMoves
 from kbroker.server.access.authorization import Authorizer
+from kbroker.server.configs.listener_keys import ListenerKeys
 from kbroker.server.coordinators.producer_ids import ProducerIds
 from kbroker.server.quotas.request_quotas import Quotas
 from kbroker.server.requests.fetch_session import FetchSessions
@@ -28,6 +30,7 @@ from kbroker.server.topics.topic_creation import AutoCreationRate
 from kbroker.server.wire.deadlines import Deadlines
 
 if TYPE_CHECKING:
+    from kbroker.controller.acl_store import AclStore
     from kbroker.controller.cluster.cluster_member import ClusterMember
 
 __all__ = ["Context"]
@@ -57,5 +60,9 @@ class Context:
     preferred_replicas: PreferredReplicas | None = None
     """None without a rack-aware replica selector."""
     interceptor: Interceptor | None = None
+    acls: AclStore | None = None
+    """None without an authorizer."""
     member: ClusterMember | None = None
     """None on a single node."""
+    listener_keys: Mapping[str, ListenerKeys] = field(default_factory=dict)
+    """Keys of each listener with TLS, by its name."""

@@ -27,6 +27,7 @@ from kbroker.protocol.error_codes import ErrorCode
 from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.partition import Partition
 from kbroker.server.access.authorization import AllowAll
+from kbroker.server.cluster import connect_to_broker
 from kbroker.server.context import Context
 from kbroker.server.coordinators.producer_ids import ProducerIds
 from kbroker.server.quotas.request_quotas import Quotas
@@ -39,7 +40,9 @@ from kbroker.server.topics.topic_creation import AutoCreationRate
 from kbroker.server.wire.deadlines import Deadlines
 
 if TYPE_CHECKING:
+    from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.controller.cluster.cluster_member import ClusterMember
+    from kbroker.server.access.acls import AclAccess
 
 __all__ = ["ContextBuilder"]
 
@@ -53,8 +56,13 @@ class ContextBuilder:
         controller: Controller,
         member: ClusterMember | None,
         replicas: AssignedReplicas,
+        security: ConnectionSecurity | None = None,
+        acls: AclAccess | None = None,
     ) -> None:
+        """`security`: of connections to other brokers; None for PLAINTEXT. `acls`: None without an authorizer."""
+        self._acls = acls
         self._broker_id = broker_id
+        self._security = security
         self._config = config
         self._clock = clock
         self._controller = controller
@@ -82,7 +90,8 @@ class ContextBuilder:
                 lambda: randomness.getrandbits(31),
                 self._clock,
             ),
-            authorizer=AllowAll(),
+            authorizer=AllowAll() if self._acls is None else self._acls.authorizer,
+            acls=None if self._acls is None else self._acls.store,
             deadlines=deadlines,
             run=run,
             groups=groups,
@@ -147,6 +156,7 @@ class ContextBuilder:
             broker_id=self._broker_id,
             listener_name=config.inter_broker_endpoint.name,
             timeout_s=config.request_timeout_ms / 1000,
+            connect=None if self._member is None else connect_to_broker(self._security),
         )
         transactions = TransactionCoordinator(
             broker_id=self._broker_id,

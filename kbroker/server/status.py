@@ -5,6 +5,7 @@ Written only by `broker.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from kbroker.server.wire.network import Network
 
 if TYPE_CHECKING:
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
+    from kbroker.server.authentication.sasl_listener import SaslListener
+    from kbroker.server.listener_tls import ReloadableTls
 
 __all__ = ["BrokerState", "BrokerStatus"]
 
@@ -39,7 +42,18 @@ _WHY_NOT_READY = {
 
 
 class BrokerStatus:
-    __slots__ = ("cleaner", "context", "dispatch", "fetchers", "network", "peers", "state", "version")
+    __slots__ = (
+        "cleaner",
+        "context",
+        "dispatch",
+        "fetchers",
+        "network",
+        "peers",
+        "sasl_listeners",
+        "state",
+        "tls_listeners",
+        "version",
+    )
 
     def __init__(self, version: str = "") -> None:
         """`version`: the release of kbroker; empty if unknown."""
@@ -50,6 +64,8 @@ class BrokerStatus:
         self.dispatch: Dispatch | None = None
         self.cleaner: LogCleaner | None = None
         self.peers: Peers | None = None
+        self.sasl_listeners: Mapping[str, SaslListener] = {}
+        self.tls_listeners: Mapping[str, ReloadableTls] = {}
         self.fetchers: ReplicaFetchers | None = None  # None on a single node
 
     def why_not_ready(self) -> str | None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
@@ -18,18 +18,23 @@ from kbroker.errors import UserError
 from kbroker.testing.broker_clock import BrokerClock
 from kbroker.testing.faults import Faults
 from kbroker.testing.kafka_record import KafkaRecord, NewRecord
+from kbroker.testing.logins import BrokerUsers
 from kbroker.testing.loop_thread import LoopThread
 from kbroker.testing.running_broker import RunningBroker
 from kbroker.testing.settings import (
     CONTAINERS,
+    Acls,
     Setting,
     Topics,
+    acl_properties,
     config_for_tests,
     listener_properties,
     properties_of,
+    protocol_for,
     topics_of,
     warn_about,
 )
+from kbroker.testing.tls_files import ClientAuth, TlsFiles, make_tls_files, tls_properties
 
 __all__ = ["Broker"]
 
@@ -40,25 +45,41 @@ class Broker:
     """A broker for tests: `with Broker(topics=["orders:3"], num_partitions=2) as broker:`.
 
     Clients connect to `broker.bootstrap`. Settings have Kafka's names, with underscores for dots. Without `data_dir`,
-    the data is removed on exit. `container_host`: the name by which containers reach this machine; then the broker also
-    listens on `container_bind`, and clients in containers connect to `broker.container_bootstrap`.
+    the data is removed on exit. `acls`: lines such as `allow User:ANONYMOUS READ topic orders`, see `add_acls`. The
+    broker then refuses everything else, also to `produce` and `records`, which are `User:ANONYMOUS` without `users`.
+    `container_host`: the name by which containers reach this machine; then the broker also listens on
+    `container_bind`, and clients in containers connect to `broker.container_bootstrap`. `users`: passwords by name.
+    Clients must then log in with SASL, for example with the settings that `broker.client_settings` returns. `tls`:
+    clients must connect with TLS, and the files in `broker.tls`; "required" also demands a client certificate.
     """
 
     def __init__(
         self,
         *,
         topics: Topics = (),
+        acls: Acls = None,
         data_dir: str | os.PathLike[str] | None = None,
         container_host: str | None = None,
         container_bind: str = "0.0.0.0",
+        users: Mapping[str, str] | None = None,
+        tls: bool | ClientAuth = False,
         **settings: Setting,
     ) -> None:
-        self._properties = properties_of(settings)
+        given = properties_of(settings)
+        self._properties = {**given, **acl_properties(acls, given)}
+        self._acls = acls or ()
+        self._client_auth: ClientAuth = "requested" if isinstance(tls, bool) else tls
+        self._tls = self._make_tls_files(container_host) if tls else None
+        self._users = None if users is None else BrokerUsers(users)
         self._has_own_listeners = "listeners" in self._properties
         self._container_host = container_host
         self._container_bind = container_bind
         if container_host is not None and self._has_own_listeners:
             raise UserError("Set either container_host or listeners: container_host adds a listener")
+        if users is not None and self._has_own_listeners:
+            raise UserError("Set either users or listeners: users changes the listener")
+        if tls and self._has_own_listeners:
+            raise UserError("Set either tls or listeners: tls changes the listener")
         self._config = self._config_with(None)
         warn_about(self._config, stacklevel=2)
         self._topics = topics_of(topics)
@@ -71,6 +92,18 @@ class Broker:
     def __repr__(self) -> str:
         where = "not running" if self._running is None else f"on {self.bootstrap}"
         return f"<kbroker.testing.Broker {where}>"
+
+    def _make_tls_files(self, container_host: str | None) -> TlsFiles:
+        directory = tempfile.mkdtemp(prefix="kbroker-tls-")
+        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        return make_tls_files(directory, extra_host=container_host)
+
+    @property
+    def tls(self) -> TlsFiles:
+        """Returns the files for clients of this broker. Raises UserError without `tls`."""
+        if self._tls is None:
+            raise UserError("The broker has no TLS: create it with tls=True")
+        return self._tls
 
     # Addresses
 
@@ -118,18 +151,35 @@ class Broker:
         """Starts the broker. Clients can connect once this returns. A restart uses the same port and data."""
         if self._running is not None:
             raise UserError("The broker is already running")
-        self._running = self._stage.start(self._config, self._topics, self.faults, self._clock)
+        self._running = self._stage.start(self._config, self._topics, self.faults, self._clock, self._users, self._tls)
         if not self._has_own_listeners:
-            ports = {"PLAINTEXT": self._running.port}
+            ports = {self._protocol: self._running.port}
             if self._container_host is not None:
                 ports[CONTAINERS] = int(self.container_bootstrap.rpartition(":")[2])
             self._config = self._config_with(ports)
+        if self._acls:
+            self.add_acls(self._acls)
+            self._acls = ()  # a restart keeps the ACLs that the test has left
         return self
 
     def _config_with(self, ports: Mapping[str, int] | None) -> BrokerConfig:
         """Returns the config with these ports; None for free ports."""
-        listeners = listener_properties(self._container_host, self._container_bind, ports)
-        return config_for_tests({**listeners, **self._properties})
+        listeners = listener_properties(self._container_host, self._container_bind, ports, protocol=self._protocol)
+        names = [self._protocol] if self._container_host is None else [self._protocol, CONTAINERS]
+        logins = {} if self._users is None else self._users.properties(names)
+        tls = {} if self._tls is None else tls_properties(self._tls, self._client_auth, names)
+        return config_for_tests({**listeners, **logins, **tls, **self._properties})
+
+    @property
+    def _protocol(self) -> str:
+        return protocol_for(has_users=self._users is not None, has_tls=self._tls is not None)
+
+    def client_settings(self, user: str, mechanism: str = "PLAIN") -> dict[str, str]:
+        """Returns the settings with which a client logs in as one of the `users`, with the names of librdkafka.
+
+        Mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+        """
+        return self._expect_running().client_settings(user, mechanism)
 
     def stop(self) -> None:
         """Shuts down cleanly and keeps topics and records for the next `start`. No-op if the broker is not running."""
@@ -164,6 +214,19 @@ class Broker:
 
     def delete_topic(self, name: str) -> None:
         self._stage.run(self._expect_running().delete_topic, name)
+
+    # ACLs
+
+    def add_acls(self, acls: Sequence[str]) -> None:
+        """Adds ACLs: lines such as `allow User:ANONYMOUS READ,WRITE topic orders`. `orders-*` is a prefix.
+
+        Raises UserError for another line, or if the broker was created without `acls`.
+        """
+        self._stage.run(self._expect_running().add_acls, acls)
+
+    def remove_acls(self, acls: Sequence[str]) -> None:
+        """Removes ACLs, which have the form of `add_acls`."""
+        self._stage.run(self._expect_running().remove_acls, acls)
 
     # Records
 
@@ -225,11 +288,17 @@ class _Stage:
         self._process_id = os.getpid()
 
     def start(
-        self, config: BrokerConfig, topics: list[tuple[str, int]], faults: Faults, clock: BrokerClock
+        self,
+        config: BrokerConfig,
+        topics: list[tuple[str, int]],
+        faults: Faults,
+        clock: BrokerClock,
+        users: BrokerUsers | None,
+        tls: TlsFiles | None,
     ) -> RunningBroker:
         if self._data_dir is None and self._temporary is None:
             self._temporary = tempfile.mkdtemp(prefix="kbroker-")
-        thread = LoopThread(config, self._data_dir or self._temporary or "", topics, faults, clock)
+        thread = LoopThread(config, self._data_dir or self._temporary or "", topics, faults, clock, users, tls)
         running = thread.start()
         self._thread = thread
         return running

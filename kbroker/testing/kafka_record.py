@@ -12,6 +12,7 @@ import trio
 
 from kbroker.client.address import Address
 from kbroker.client.cluster import Cluster, open_cluster
+from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.client.consuming import Consumer
 from kbroker.client.failures import NoSuchTopic
 from kbroker.client.offsets import EARLIEST, LATEST, list_offsets
@@ -53,9 +54,15 @@ NewRecord = _Data | tuple[_Data, _Data] | KafkaRecord
 """A value, a pair of key and value, or a KafkaRecord."""
 
 
-async def produce(address: Address, topic: str, records: Iterable[NewRecord], now_ms: int) -> None:
+async def produce(
+    address: Address,
+    topic: str,
+    records: Iterable[NewRecord],
+    now_ms: int,
+    security: ConnectionSecurity | None = None,
+) -> None:
     """Writes records and returns when they are committed. Raises UserError for a partition that does not exist."""
-    async with open_cluster([address], client_id=HELPER_CLIENT_ID) as cluster:
+    async with open_cluster([address], client_id=HELPER_CLIENT_ID, security=security) as cluster:
         producer = Producer(cluster, topic)
         await producer.start()
         count = len((await cluster.topic(topic)).partitions)
@@ -78,14 +85,20 @@ async def produce(address: Address, topic: str, records: Iterable[NewRecord], no
 
 
 async def read_records(
-    address: Address, topic: str, count: int | None, *, timeout: float, read_committed: bool
+    address: Address,
+    topic: str,
+    count: int | None,
+    *,
+    timeout: float,
+    read_committed: bool,
+    security: ConnectionSecurity | None = None,
 ) -> list[KafkaRecord]:
     """Returns the records of a topic, ordered by partition and offset: all up to its end.
 
     With `count`, waits until there are at least so many, and raises AssertionError after `timeout` seconds.
     """
     found: list[KafkaRecord] = []
-    async with open_cluster([address], client_id=HELPER_CLIENT_ID) as cluster:
+    async with open_cluster([address], client_id=HELPER_CLIENT_ID, security=security) as cluster:
         with trio.move_on_after(timeout) as scope:
             consumer = await _consumer(cluster, topic, is_patient=count is not None, read_committed=read_committed)
             await _read_to_end(cluster, consumer, topic, found, read_committed=read_committed)

@@ -17,8 +17,10 @@ from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError
 from kbroker.testing.broker_clock import BrokerClock
 from kbroker.testing.faults import Faults
+from kbroker.testing.logins import BrokerUsers
 from kbroker.testing.lone_exceptions import lone_exceptions
 from kbroker.testing.running_broker import RunningBroker, running_with
+from kbroker.testing.tls_files import TlsFiles
 
 __all__ = ["LoopThread"]
 
@@ -35,8 +37,12 @@ class LoopThread:
         topics: Sequence[tuple[str, int]],
         faults: Faults,
         clock: BrokerClock,
+        users: BrokerUsers | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._tls = tls
         self._clock = clock
+        self._users = users
         self._config = config
         self._data_dir = data_dir
         self._topics = topics
@@ -107,7 +113,9 @@ class LoopThread:
                 self._ready.set_exception(error)
 
     async def _serve(self) -> None:
-        serving = running_with(self._config, self._data_dir, self._topics, self._faults, self._clock)
+        serving = running_with(
+            self._config, self._data_dir, self._topics, self._faults, self._clock, self._users, self._tls
+        )
         async with trio.open_nursery() as nursery, serving as broker:
             self._ready.set_result((broker, trio.lowlevel.current_trio_token(), nursery))
             await broker.wait_stopped()

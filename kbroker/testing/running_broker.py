@@ -11,18 +11,36 @@ from typing import Self
 import trio
 
 from kbroker.client.address import Address
+from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import format_address
+from kbroker.controller.acl_store import AclStore
 from kbroker.controller.rules.topic_rules import DEFAULT, NewTopic
 from kbroker.errors import Refusal, UserError
 from kbroker.protocol.registry import Api
+from kbroker.security.acls.entries import AclBinding
+from kbroker.security.acls.filters import AclFilter
+from kbroker.security.acls.text import parse_acl
 from kbroker.server.context import Context
 from kbroker.server.requests.request import Handler
 from kbroker.testing.faults import Faults
 from kbroker.testing.kafka_record import KafkaRecord, NewRecord, produce, read_records
+from kbroker.testing.logins import BrokerUsers
 from kbroker.testing.lone_exceptions import lone_exceptions
-from kbroker.testing.settings import Setting, Topics, config_for_tests, properties_of, topics_of, warn_about
+from kbroker.testing.settings import (
+    Acls,
+    Setting,
+    Topics,
+    acl_properties,
+    config_for_tests,
+    listener_properties,
+    properties_of,
+    protocol_for,
+    topics_of,
+    warn_about,
+)
+from kbroker.testing.tls_files import ClientAuth, TlsFiles, make_tls_files, tls_properties
 from kbroker.web.monitor import run_monitored_broker
 
 __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "running_with"]
@@ -31,7 +49,16 @@ __all__ = ["Bootstrap", "RunningBroker", "run_broker", "running_broker", "runnin
 class RunningBroker:
     """A broker that runs in the current trio loop, and its interceptor."""
 
-    def __init__(self, faults: Faults | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        faults: Faults | None = None,
+        clock: Clock | None = None,
+        users: BrokerUsers | None = None,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        self._users = users
+        self._tls = tls
+        self._security: ConnectionSecurity | None = None  # of the connections of `produce` and `records`
         self._clock = SystemClock() if clock is None else clock
         self.host = ""
         self.port = 0
@@ -44,6 +71,13 @@ class RunningBroker:
     def bootstrap(self) -> str:
         """Returns HOST:PORT, the bootstrap.servers of clients."""
         return format_address(self.host, self.port)
+
+    @property
+    def tls(self) -> TlsFiles:
+        """Returns the files for clients of this broker. Raises UserError without `tls`."""
+        if self._tls is None:
+            raise UserError("The broker has no TLS: create it with tls=True")
+        return self._tls
 
     @property
     def topics(self) -> list[str]:
@@ -60,6 +94,27 @@ class RunningBroker:
         if isinstance(outcome, Refusal):
             raise UserError(f"Could not create topic {name}: {outcome.message}")
 
+    async def add_acls(self, acls: Sequence[str]) -> None:
+        """Adds ACLs: lines such as `allow User:ANONYMOUS READ,WRITE topic orders`. `orders-*` is a prefix.
+
+        Raises UserError for another line, or if the broker has no authorizer.
+        """
+        for refusal in await self._acl_store().add(_bindings(acls)):
+            if refusal is not None:
+                raise UserError(f"Could not add an ACL: {refusal.message}")
+
+    async def remove_acls(self, acls: Sequence[str]) -> None:
+        """Removes ACLs, which have the form of `add_acls`."""
+        bindings = _bindings(acls)
+        filters = [AclFilter(kind, name, pattern_type, *entry) for (kind, name, pattern_type), entry in bindings]
+        await self._acl_store().remove(filters)
+
+    def _acl_store(self) -> AclStore:
+        store = self._running().acls
+        if store is None:
+            raise UserError("The broker has no authorizer: create it with acls=[…]")
+        return store
+
     async def delete_topic(self, name: str) -> None:
         (outcome,) = await self._running().controller.delete_topics([name])
         if isinstance(outcome, Refusal):
@@ -75,7 +130,7 @@ class RunningBroker:
     async def produce(self, topic: str, records: Iterable[NewRecord]) -> None:
         """Writes records to a topic, and returns when they are committed."""
         self._running()
-        await produce(Address(self.host, self.port), topic, records, self._clock.now_ms())
+        await produce(Address(self.host, self.port), topic, records, self._clock.now_ms(), self._security)
 
     async def records(
         self, topic: str, count: int | None = None, *, timeout: float = 10.0, read_committed: bool = True
@@ -86,7 +141,20 @@ class RunningBroker:
         """
         self._running()
         address = Address(self.host, self.port)
-        return await read_records(address, topic, count, timeout=timeout, read_committed=read_committed)
+        return await read_records(
+            address, topic, count, timeout=timeout, read_committed=read_committed, security=self._security
+        )
+
+    def client_settings(self, user: str, mechanism: str = "PLAIN") -> dict[str, str]:
+        """Returns the settings with which a client logs in as one of the `users`, with the names of librdkafka."""
+        if self._users is None:
+            raise UserError("The broker has no users: create it with users={'name': 'password'}")
+        settings = {"bootstrap.servers": self.bootstrap, **self._users.client_settings(user, mechanism)}
+        return settings if self._tls is None else {**settings, **self._tls.librdkafka, "security.protocol": "SASL_SSL"}
+
+    async def store_users(self) -> None:
+        if self._users is not None:
+            await self._users.store(self._running().controller)
 
     async def stop(self) -> None:
         """Shuts down cleanly; all data is on disk when this returns. No-op if the broker is already stopped."""
@@ -128,6 +196,8 @@ class RunningBroker:
         *,
         task_status: trio.TaskStatus[None],
     ) -> None:
+        self._security = _helper_security(config, self._users)
+
         def on_ready(addresses: list[tuple[str, int]]) -> None:
             self.host, self.port = addresses[0]
             task_status.started()
@@ -146,6 +216,19 @@ class RunningBroker:
             self._has_stopped.set()
 
 
+def _helper_security(config: BrokerConfig, users: BrokerUsers | None) -> ConnectionSecurity | None:
+    """Returns the security of the first listener. With TLS, the helpers show the certificate of the broker."""
+    endpoint = config.endpoints[0]
+    if endpoint.security_protocol == "PLAINTEXT":
+        return None
+    tls = None
+    if endpoint.security_protocol.endswith("SSL"):
+        from kbroker.client.client_tls import ClientTls  # loads OpenSSL
+
+        tls = ClientTls(config.listener_config(endpoint.name))
+    return ConnectionSecurity(None if users is None else users.helper_login, tls)
+
+
 class Bootstrap(str):
     """HOST:PORT for bootstrap.servers, with the broker as attribute `broker`."""
 
@@ -158,18 +241,44 @@ class Bootstrap(str):
         return bootstrap
 
 
+def _bindings(acls: Sequence[str]) -> list[AclBinding]:
+    return [binding for line in acls for binding in parse_acl(line)]
+
+
 @asynccontextmanager
 async def run_broker(
-    *, topics: Topics = (), data_dir: str | os.PathLike[str] | None = None, **settings: Setting
+    *,
+    topics: Topics = (),
+    acls: Acls = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    users: Mapping[str, str] | None = None,
+    tls: bool | ClientAuth = False,
+    **settings: Setting,
 ) -> AsyncIterator[Bootstrap]:
     """Runs a broker and yields its HOST:PORT. Settings have Kafka's names, with underscores for dots.
 
-    Without `data_dir`, the data is removed on exit.
+    Without `data_dir`, the data is removed on exit. `users`: passwords by name. Clients must then log in with SASL.
+    `acls`: lines as for `RunningBroker.add_acls`; the broker then has an authorizer.
+    `tls`: clients must then connect with TLS, and the files of `RunningBroker.tls`; "required" demands a certificate.
     """
-    config = config_for_tests(properties_of(settings))
-    warn_about(config, stacklevel=3)
+    logins = None if users is None else BrokerUsers(users)
+    protocol = protocol_for(has_users=logins is not None, has_tls=bool(tls))
     with tempfile.TemporaryDirectory(prefix="kbroker-") as temporary, lone_exceptions():
-        async with running_with(config, data_dir or temporary, topics_of(topics)) as broker:
+        files = make_tls_files(os.path.join(temporary, "tls")) if tls else None
+        client_auth: ClientAuth = "requested" if isinstance(tls, bool) else tls
+        properties = {
+            **(listener_properties(None, "", protocol=protocol) if protocol != "PLAINTEXT" else {}),
+            **(logins.properties([protocol]) if logins is not None else {}),
+            **(tls_properties(files, client_auth, [protocol]) if files is not None else {}),
+            **properties_of(settings),
+            **acl_properties(acls, properties_of(settings)),
+        }
+        config = config_for_tests(properties)
+        warn_about(config, stacklevel=3)
+        data = data_dir or os.path.join(temporary, "data")
+        async with running_with(config, data, topics_of(topics), users=logins, tls=files) as broker:
+            if acls:
+                await broker.add_acls(acls)
             yield Bootstrap(broker)
 
 
@@ -194,11 +303,14 @@ async def running_with(
     topics: Sequence[tuple[str, int]],
     faults: Faults | None = None,
     clock: Clock | None = None,
+    users: BrokerUsers | None = None,
+    tls: TlsFiles | None = None,
 ) -> AsyncIterator[RunningBroker]:
-    broker = RunningBroker(faults, clock)
+    broker = RunningBroker(faults, clock, users, tls)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker._run, config, os.fspath(data_dir), topics)
         try:
+            await broker.store_users()
             yield broker
         finally:
             with trio.CancelScope(shield=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kbroker.config.broker import BrokerConfig
@@ -13,17 +13,26 @@ from kbroker.errors import UserError
 
 __all__ = [
     "CONTAINERS",
+    "HELPER",
+    "Acls",
     "Setting",
     "Topics",
+    "acl_properties",
     "config_for_tests",
     "listener_properties",
     "properties_of",
+    "protocol_for",
     "topics_of",
     "warn_about",
 ]
 
 Setting = str | int | float | bool | Iterable[str]
 Topics = Iterable[str] | Mapping[str, int]
+Acls = Sequence[str] | None
+"""Lines such as `allow User:ANONYMOUS READ topic orders`. None: no authorizer; empty: nothing is allowed."""
+
+HELPER: Final = "kbroker.testing"
+"""Name under which `Broker.produce` and `Broker.records` log in."""
 
 CONTAINERS: Final = "CONTAINERS"
 """Name of the listener for clients in containers."""
@@ -54,27 +63,47 @@ def warn_about(config: BrokerConfig, *, stacklevel: int) -> None:
 
 
 def listener_properties(
-    container_host: str | None, container_bind: str, ports: Mapping[str, int] | None = None
+    container_host: str | None,
+    container_bind: str,
+    ports: Mapping[str, int] | None = None,
+    *,
+    protocol: str = "PLAINTEXT",
 ) -> dict[str, str]:
     """Returns the listeners on loopback and, with `container_host`, for clients in containers.
 
-    `ports`: port of each listener; None for free ports.
+    `ports`: port of each listener; None for free ports. `protocol`: security protocol, and name of the first listener.
     """
-    port_of = dict.fromkeys(("PLAINTEXT", CONTAINERS), 0) if ports is None else ports
-    listeners = f"PLAINTEXT://{format_address(_LOOPBACK, port_of['PLAINTEXT'])}"
+    port_of = dict.fromkeys((protocol, CONTAINERS), 0) if ports is None else ports
+    listeners = f"{protocol}://{format_address(_LOOPBACK, port_of[protocol])}"
     if container_host is None:
         return {"listeners": listeners}
     port = port_of[CONTAINERS]
     return {
         "listeners": f"{listeners},{CONTAINERS}://{format_address(container_bind, port)}",
         "advertised.listeners": f"{listeners},{CONTAINERS}://{format_address(container_host, port)}",
-        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{CONTAINERS}:PLAINTEXT",
+        "listener.security.protocol.map": f"{protocol}:{protocol},{CONTAINERS}:{protocol}",
     }
+
+
+def protocol_for(*, has_users: bool, has_tls: bool) -> str:
+    """Returns the security protocol of the listeners of a test broker."""
+    return f"{'SASL_' if has_users else ''}{'SSL' if has_tls else 'PLAINTEXT'}"
 
 
 def properties_of(settings: Mapping[str, Setting]) -> dict[str, str]:
     """Converts settings to Kafka's names and texts. Names may have dots or underscores."""
     return {name.replace("_", "."): _text(value) for name, value in settings.items()}
+
+
+def acl_properties(acls: Acls, properties: Mapping[str, str]) -> dict[str, str]:
+    """Returns the configs of the authorizer; empty without ACLs.
+
+    The login of `Broker.produce` and `Broker.records`, which a broker with users has, is a super user.
+    """
+    if acls is None:
+        return {}
+    super_users = f"{properties.get('super.users', '')};User:{HELPER}"
+    return {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": super_users}
 
 
 def topics_of(topics: Topics) -> list[tuple[str, int]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -33,6 +33,10 @@ from kbroker.web.quota_metrics import read_quotas
 from kbroker.web.replication_metrics import read_replication
 from kbroker.web.request_metrics import read_loop, read_requests
 from kbroker.web.topic_totals import TopicTotals, Traffic
+
+if TYPE_CHECKING:
+    from kbroker.server.authentication.sasl_listener import SaslListener
+    from kbroker.server.listener_tls import ReloadableTls
 
 __all__ = ["BrokerMetrics"]
 
@@ -71,6 +75,8 @@ class BrokerMetrics:
                 read_loop(samples, status.network)
                 samples.add(table.BUGS, status.dispatch.bugs + status.network.reports.server_errors)
                 _read_network(samples, status.network, {endpoint.name for endpoint in status.context.config.endpoints})
+                _read_logins(samples, status.sasl_listeners)
+                _read_tls(samples, status.tls_listeners)
                 await self._read_cluster(samples, status.context)
                 await self._read_partitions(samples, status.context)
                 await read_replication(samples, status, self._time_slice)
@@ -177,6 +183,21 @@ def _read_network(samples: Samples, network: Network, listener_names: Iterable[s
     samples.add(table.MEMORY_USED, network.budget.used)
     samples.add(table.MEMORY_AVAILABLE, max(network.budget.limit - network.budget.used, 0))
     samples.add(table.PEER_ERRORS, network.reports.peer_errors)
+
+
+def _read_logins(samples: Samples, listeners: Mapping[str, SaslListener]) -> None:
+    for name, listener in sorted(listeners.items()):
+        samples.add(table.LOGINS, listener.successes, name)
+        samples.add(table.FAILED_LOGINS, listener.failures, name)
+        samples.add(table.RENEWED_LOGINS, listener.reauthentications, name)
+        samples.add(table.EXPIRED_SESSIONS, listener.expired_sessions, name)
+
+
+def _read_tls(samples: Samples, listeners: Mapping[str, ReloadableTls]) -> None:
+    for name, tls in sorted(listeners.items()):
+        samples.add(table.TLS_HANDSHAKES, tls.handshakes, name)
+        samples.add(table.TLS_FAILURES, tls.failed_handshakes, name)
+        samples.add(table.TLS_EXPIRY, int(tls.certificate.not_after.timestamp()), name)
 
 
 def _read_cleaner(samples: Samples, cleaner: LogCleaner, context: Context) -> None:

@@ -89,6 +89,22 @@ LOOP_LAG = histogram(
     "kbroker_loop_lag_ms", "Milliseconds by which the event loop woke up a task too late, measured once a second."
 )
 CONNECTIONS = gauge("kafka_server_socketservermetrics_connection_count", "Open client connections.", "listener")
+LOGINS = counter(
+    "kafka_server_socketservermetrics_successful_authentication_total", "Successful SASL logins.", "listener"
+)
+FAILED_LOGINS = counter(
+    "kafka_server_socketservermetrics_failed_authentication_total", "Failed SASL logins.", "listener"
+)
+RENEWED_LOGINS = counter(
+    "kafka_server_socketservermetrics_successful_reauthentication_total",
+    "Logins of clients that were logged in (connections.max.reauth.ms).",
+    "listener",
+)
+EXPIRED_SESSIONS = counter(
+    "kafka_server_socketservermetrics_expired_connections_killed_total",
+    "Connections closed because their client did not authenticate again in time.",
+    "listener",
+)
 MEMORY_USED = gauge(
     "kafka_network_socketserver_memorypoolused", "Bytes used by requests and unsent responses of all connections."
 )
@@ -98,6 +114,15 @@ MEMORY_AVAILABLE = gauge(
 )
 WAITING = gauge("kafka_server_delayedoperationpurgatory_purgatorysize", "Delayed requests.", "delayedOperation")
 FETCH_SESSIONS = gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Cached fetch sessions.")
+TLS_HANDSHAKES = counter("kbroker_tls_handshakes_total", "Complete TLS handshakes of clients.", "listener")
+TLS_FAILURES = counter(
+    "kbroker_tls_failed_handshakes_total", "TLS handshakes that failed: wrong certificates, or no TLS.", "listener"
+)
+TLS_EXPIRY = gauge(
+    "kbroker_tls_certificate_not_after_seconds",
+    "Time when the certificate of a listener expires, in seconds since the epoch.",
+    "listener",
+)
 PEER_ERRORS = counter("kbroker_peer_errors_total", "Connections closed because of a protocol error by the client.")
 BUGS = counter("kbroker_bugs_total", "Unexpected errors in kbroker (bugs); the log has their tracebacks.")
 
@@ -260,7 +285,9 @@ METRICS: Final = (
     *(MESSAGES_IN, BYTES_IN, BYTES_OUT),
     *(PRODUCE_REQUESTS, FETCH_REQUESTS, FAILED_PRODUCES, FAILED_FETCHES),
     *(REQUESTS, TOTAL_TIME, LOCAL_TIME, REMOTE_TIME, THROTTLE_TIME, ERRORS, HANDLER_IDLE, BUSY_TIME, LOOP_LAG),
+    *(LOGINS, FAILED_LOGINS, RENEWED_LOGINS, EXPIRED_SESSIONS),
     *(CONNECTIONS, MEMORY_USED, MEMORY_AVAILABLE, WAITING, FETCH_SESSIONS, PEER_ERRORS, BUGS),
+    *(TLS_HANDSHAKES, TLS_FAILURES, TLS_EXPIRY),
     *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS),
     *(ISR_SHRINKS, ISR_EXPANDS, FAILED_ISR_UPDATES),
     *(MAX_LAG, FAILED_PARTITIONS, FETCHER_LAG, FETCHER_BYTES, FETCHER_REQUESTS, THROTTLED_BYTES, THROTTLED_RATE),

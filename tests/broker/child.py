@@ -51,10 +51,15 @@ class ChildBroker:
 
 
 async def spawn(
-    data_dir: Path, *arguments: str, more_dirs: Sequence[Path] = (), within: Sequence[str] = ()
+    data_dir: Path,
+    *arguments: str,
+    more_dirs: Sequence[Path] = (),
+    within: Sequence[str] = (),
+    listeners: str | None = None,
 ) -> ChildBroker:
-    """`within`: command that runs the broker, for example in a namespace."""
-    command = [*within, sys.executable, "-m", "kbroker", "serve", "--listen", "127.0.0.1:0"]
+    """`within`: command that runs the broker, for example in a namespace. `listeners`: instead of a plaintext port."""
+    listen = ["--listen", "127.0.0.1:0"] if listeners is None else ["--set", f"listeners={listeners}"]
+    command = [*within, sys.executable, "-m", "kbroker", "serve", *listen]
     if more_dirs:
         command += ["--set", f"log.dirs={','.join(map(str, (data_dir, *more_dirs)))}"]
     else:

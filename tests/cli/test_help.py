@@ -75,7 +75,7 @@ def test_an_invalid_example_would_be_detected() -> None:
 
 
 def test_every_command_that_talks_to_a_broker_takes_bootstrap_and_its_variable() -> None:
-    local = {"serve", "dump-log", "metadata", "pipeline", "completion", "version"}  # pipelines: in their files
+    local = {"serve", "certs", "dump-log", "metadata", "pipeline", "completion", "version"}  # pipelines: in their files
     for path, command in LEAVES.items():
         options = [
             option for option in command.params if isinstance(option, click.Option) and "--bootstrap" in option.opts

@@ -83,14 +83,20 @@ async def test_a_profile_is_used_for_the_connection(call: Call, broker: RunningB
     )
 
 
-@pytest.mark.parametrize("name", ["tls", "sasl"])
-async def test_a_profile_with_tls_or_sasl_is_refused_in_one_line(call: Call, config_file: Path, name: str) -> None:
-    write(config_file, f'[profiles.a]\nbootstrap = "a:1"\n[profiles.a.{name}]\nuser = "x"\n')
-    assert await call("topics", "list", "--profile", "a") == (
-        1,
-        "",
-        f"kbroker: {config_file}:3: profiles.a.{name} is set, but kbroker cannot connect with TLS or SASL yet\n",
-    )
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[profiles.a.tls]\nca = "x"\n', "config.toml:3: profiles.a.tls is unknown"),
+        ('[profiles.a.sasl]\nuser = "x"\n', "config.toml:4: profiles.a.sasl.user is unknown"),
+        ("[profiles.a.ssl]\nkey.password = 5\n", "ssl.key.password must be a text"),
+    ],
+)
+async def test_a_profile_with_unknown_security_is_refused_in_one_line(
+    call: Call, config_file: Path, text: str, problem: str
+) -> None:
+    write(config_file, f'[profiles.a]\nbootstrap = "a:1"\n{text}')
+    refused = await call("topics", "list", "--profile", "a")
+    assert (refused.code, problem in refused.err, refused.err.count("\n")) == (1, True, 1), refused.err
 
 
 @pytest.mark.parametrize(

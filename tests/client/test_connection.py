@@ -123,7 +123,7 @@ async def test_requests_overlap_and_each_asker_gets_its_own_answer() -> None:
     ("data", "words"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n", "does not speak the Kafka protocol"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "does not speak the Kafka protocol"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "uses TLS, and this connection does not: set security.protocol"),
         (struct.pack(">i", -1), "does not speak the Kafka protocol"),
         (struct.pack(">i", 100_001), "does not speak the Kafka protocol"),
         (struct.pack(">iib", 5, 77, 0), "correlation id 77 instead of 1"),

@@ -25,9 +25,12 @@ _chroots = itertools.count()
 
 
 class RunningCluster:
-    def __init__(self, connect: str, directory: Path) -> None:
+    def __init__(self, connect: str, directory: Path, protocol: str = "PLAINTEXT") -> None:
         self.connect = connect
         self.directory = directory
+        self.protocol = protocol
+        self.client_settings: dict[str, str] = {}
+        """Further settings of librdkafka, for a cluster that is secured."""
         self.brokers: dict[int, ChildBroker] = {}
 
     async def start(self, broker_id: int, *settings: str, more_dirs: Sequence[Path] = ()) -> ChildBroker:
@@ -42,9 +45,9 @@ class RunningCluster:
             *settings,
         ]
         arguments = [part for setting in properties for part in ("--set", setting)]
-        if known is not None:
-            arguments += ["--listen", f"127.0.0.1:{known.port}"]  # a restarted broker keeps its port
-        child = await spawn(self.directory / str(broker_id), *arguments, more_dirs=more_dirs)
+        port = 0 if known is None else known.port  # a restarted broker keeps its port
+        listeners = f"{self.protocol}://127.0.0.1:{port}"
+        child = await spawn(self.directory / str(broker_id), *arguments, more_dirs=more_dirs, listeners=listeners)
         self.brokers[broker_id] = child
         await child.wait_ready()
         return child
@@ -59,7 +62,8 @@ class RunningCluster:
 
     async def metadata(self, broker_id: int) -> Any:
         """Returns the metadata that librdkafka reads from this broker."""
-        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.brokers[broker_id].port}", "log_level": 0})
+        address = f"127.0.0.1:{self.brokers[broker_id].port}"
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0, **self.client_settings})
         return await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=TIMEOUT_SECONDS))
 
     async def seen_by(self, broker_id: int) -> tuple[object, ...]:
@@ -89,10 +93,15 @@ class RunningCluster:
 
 @asynccontextmanager
 async def running_cluster(
-    zookeeper: str, directory: Path, size: int, settings: Callable[[int], Sequence[str]] = lambda broker_id: ()
+    zookeeper: str,
+    directory: Path,
+    size: int,
+    settings: Callable[[int], Sequence[str]] = lambda broker_id: (),
+    *,
+    protocol: str = "PLAINTEXT",
 ) -> AsyncIterator[RunningCluster]:
-    """`settings`: further properties of a broker."""
-    cluster = RunningCluster(f"{zookeeper}/cluster-{next(_chroots)}", directory)
+    """`settings`: further properties of a broker. `protocol`: security protocol of all brokers and clients."""
+    cluster = RunningCluster(f"{zookeeper}/cluster-{next(_chroots)}", directory, protocol)
     try:
         async with trio.open_nursery() as nursery:
             for broker_id in range(1, size + 1):

@@ -199,7 +199,7 @@ def test_the_controllers_listener_of_a_kraft_file_is_left_out() -> None:
         ({"listener.security.protocol.map": "A:B"}, "expected NAME:PROTOCOL"),
         ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "set advertised.listeners"),
         ({"listeners": "PLAINTEXT://a:1", "advertised.listeners": "SSL://a:1"}, "listeners has no listener SSL"),
-        ({"inter.broker.listener.name": "SSL"}, "not in advertised.listeners"),
+        ({"inter.broker.listener.name": "SSL"}, "must be a listener name defined in advertised.listeners"),
     ],
 )
 def test_listeners_that_cannot_work_are_refused(properties: dict[str, str], problem: str) -> None:
@@ -383,9 +383,13 @@ def test_stored_configs_that_cannot_be_taken_are_passed_over() -> None:
         ),
         ({"node.id": "5"}, True, "Cannot update these configs dynamically: node.id"),
         ({"listeners": "PLAINTEXT://a:1"}, True, "restart"),
-        ({"ssl.keystore.type": "PEM"}, True, "prefix of a listener"),
+        ({"ssl.keystore.type": "PEM"}, True, "only per-listener using the listener prefix: ssl.keystore.type"),
         ({"listener.name.a.ssl.keystore.type": "PEM"}, True, None),
         ({"listener.name.a.ssl.keystore.type": "PEM"}, False, "broker id"),
+        ({"listener.name.a.ssl.client.auth": "none"}, True, "for existing listener A, restart broker"),
+        ({"listener.name.a.ssl.principal.mapping.rules": "DEFAULT"}, True, "for existing listener A"),
+        ({"listener.name.a.plain.sasl.jaas.config": "x"}, True, "for existing listener A"),
+        ({"listener.name.a.no.such.config": "x"}, True, None),
         ({"log.retention.ms": "x"}, True, "Invalid value: log.retention.ms=x"),
     ],
 )
@@ -567,3 +571,9 @@ def test_no_config_of_kafkas_is_called_unknown(java: str, release: str, request:
     kafka = documented(java, request.getfixturevalue(release), "kafka.server.KafkaConfig")
     unknown = {name: "x" for name in kafka if name not in BROKER_CONFIGS and name != "node.id"}
     assert [each for each in BrokerConfig.from_properties(unknown).warnings if "no effect" not in each] == []
+
+
+@pytest.mark.parametrize("name", ["sasl.jaas.config", "listener.name.plaintext.sasl.jaas.config"])
+def test_a_jaas_config_without_its_prefixes_is_a_warning(name: str) -> None:
+    (warning,) = BrokerConfig.from_properties({name: "a.B required;"}).warnings
+    assert warning.startswith(f"{name} has no effect: a JAAS config needs the prefix of its listener and its mechanism")

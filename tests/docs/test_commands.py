@@ -50,6 +50,12 @@ NOT_RUN = {
     ".venv/bin/pytest compat_tests/scenarios/test_produce_consume.py",
     ".venv/bin/pytest compat_tests --bootstrap 127.0.0.1:9092",
     "kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092",
+    "kbroker users add admin --data-dir kbroker-data",
+    "kbroker serve --config server.properties",
+    "kbroker topics list --bootstrap 127.0.0.1:9093 --command-config client.properties",
+    "kbroker configs alter broker 1 --set listener.name.ssl.ssl.keystore.location=/etc/kbroker/broker.pem",
+    "kbroker users add alice --profile secured",
+    "kbroker users list --profile secured",
 }
 
 

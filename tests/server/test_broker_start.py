@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from kbroker.config.authorizer import authorizer_config
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.supported import check_supported
 from kbroker.errors import UserError
@@ -28,37 +29,67 @@ async def refusal(tmp_path: Path, properties: dict[str, str], topics: list[tuple
     return str(error)
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-async def test_a_listener_with_encryption_or_authentication_is_refused(tmp_path: Path, protocol: str) -> None:
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
+async def test_a_listener_with_encryption_is_refused_without_a_key(tmp_path: Path, protocol: str) -> None:
     message = await refusal(tmp_path, {"listeners": f"{protocol}://127.0.0.1:0"}, [])
-    assert message == f"Unsupported security protocol {protocol}; only PLAINTEXT is supported."
+    assert message.startswith(f"Listener {protocol} cannot use TLS: no key is configured: set ssl.keystore.location")
+
+
+async def test_a_listener_for_the_controller_alone_is_refused(tmp_path: Path) -> None:
+    message = await refusal(tmp_path, {"control.plane.listener.name": "CONTROLLER"}, [])
+    assert message.startswith("control.plane.listener.name is set, but kbroker has no listener of its own")
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("ssl.keystore.location", "/keys"),
-        ("ssl.client.auth", "required"),
-        ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
-        ("listener.name.plaintext.ssl.keystore.location", "/keys"),
-        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", "abc"),
-        ("security.inter.broker.protocol", "SSL"),
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
-        ("allow.everyone.if.no.acl.found", "false"),
+        ("ssl.engine.factory.class", "org.example.Engine"),
+        ("listener.name.plaintext.ssl.engine.factory.class", "org.example.Engine"),
+        ("sasl.login.class", "org.example.Login"),
+        ("ssl.no.such.config", "abc"),
         ("zookeeper.set.acl", "true"),
         ("zookeeper.ssl.client.enable", "true"),
         ("zookeeper.ssl.truststore.location", "/keys"),
         ("delegation.token.secret.key", "abc"),
         ("principal.builder.class", "org.example.Builder"),
-        ("connections.max.reauth.ms", "1000"),
     ],
 )
 async def test_a_security_setting_without_effect_is_refused_in_one_line(tmp_path: Path, name: str, text: str) -> None:
     message = await refusal(tmp_path, {name: text}, [])
-    assert message.startswith(f"{name} is set, but kbroker has no TLS, SASL or ACLs yet")
+    assert message.startswith(f"{name} is set, but kbroker does not support it yet")
     assert "\n" not in message
     assert text not in message  # it may be a secret
+
+
+@pytest.mark.parametrize(
+    ("properties", "problem"),
+    [
+        ({"authorizer.class.name": "org.example.Mine"}, "must be kafka.security.authorizer.AclAuthorizer or"),
+        ({"super.users": "admin"}, "expected principals like User:admin"),
+        ({"allow.everyone.if.no.acl.found": "maybe"}, "must be true or false"),
+    ],
+)
+async def test_an_authorizer_that_cannot_work_refuses_the_start(
+    tmp_path: Path, properties: dict[str, str], problem: str
+) -> None:
+    known = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+    message = await refusal(tmp_path, known | properties, [])
+    assert problem in message
+    assert "\n" not in message
+
+
+def test_the_configs_of_the_authorizer_are_those_of_kafka() -> None:
+    def config(**texts: str) -> BrokerConfig:
+        return BrokerConfig.from_properties({name.replace("_", "."): text for name, text in texts.items()})
+
+    assert authorizer_config(config()) is None
+    assert authorizer_config(config(super_users="User:a")) is None
+    standard = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    properties = {"authorizer_class_name": standard, "super_users": " User:a ;User:CN=b, O=c;"}
+    assert authorizer_config(config(**properties)) == (frozenset({"User:a", "User:CN=b, O=c"}), False)
+    everyone = config(authorizer_class_name=standard, allow_everyone_if_no_acl_found="TRUE")
+    assert authorizer_config(everyone) == (frozenset(), True)
+    assert everyone.warnings == ()
 
 
 def test_settings_that_ask_for_no_security_are_accepted() -> None:

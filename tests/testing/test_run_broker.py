@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from confluent_kafka.admin import AdminClient
 
 import kbroker.testing
 from kbroker.errors import UserError
@@ -127,3 +128,17 @@ def test_the_package_names_what_it_offers_and_nothing_else() -> None:
         assert getattr(kbroker.testing, name).__name__ == name
     with pytest.raises(AttributeError, match="Brocker"):
         kbroker.testing.Brocker  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_users_log_in_and_others_do_not(mechanism: str) -> None:
+    async with kbroker.testing.run_broker(topics=["orders"], users={"alice": 'a "secret";'}) as bootstrap:
+        broker = bootstrap.broker
+        await broker.produce("orders", ["tea"])
+        assert [record.value for record in await broker.records("orders", 1)] == [b"tea"]
+        settings = broker.client_settings("alice", mechanism)
+        assert settings["bootstrap.servers"] == bootstrap
+        metadata = await trio.to_thread.run_sync(lambda: AdminClient({**settings}).list_topics("orders", timeout=10))
+        assert metadata.topics["orders"].error is None
+        with pytest.raises(UserError, match="has no user bob"):
+            broker.client_settings("bob")

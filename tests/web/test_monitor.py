@@ -91,6 +91,36 @@ async def test_client_traffic_shows_in_metrics(tmp_path: Path, port: Port) -> No
     assert seen["process_resident_memory_bytes"] > 1_000_000
 
 
+OF_SECURED_LISTENERS = {
+    "kafka_server_socketservermetrics_expired_connections_killed_total",
+    "kafka_server_socketservermetrics_failed_authentication_total",
+    "kafka_server_socketservermetrics_successful_authentication_total",
+    "kafka_server_socketservermetrics_successful_reauthentication_total",
+    "kbroker_tls_certificate_not_after_seconds",
+    "kbroker_tls_failed_handshakes_total",
+    "kbroker_tls_handshakes_total",
+}
+
+
+async def test_logins_show_for_listeners_with_sasl(tmp_path: Path, port: Port) -> None:
+    jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=secret;"
+    properties = {
+        **MONITORED,
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
+        "connection.failed.authentication.delay.ms": "0",
+    }
+    async with running_broker(tmp_path, properties) as broker:
+        for password in (b"secret", b"wrong", b"wrong"):
+            async with connect(broker.port) as client:
+                await client.ask("SaslHandshake", 1, mechanism="PLAIN")
+                await client.ask("SaslAuthenticate", 1, auth_bytes=b"\0alice\0" + password)
+        seen = await samples(port())
+    name = 'kafka_server_socketservermetrics_{}_authentication_total{{listener="SASL_PLAINTEXT"}}'
+    assert (seen[name.format("successful")], seen[name.format("failed")]) == (1, 2)
+
+
 async def test_every_metric_of_the_table_shows(tmp_path: Path, port: Port) -> None:
     async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
         await client.create_topic("orders")
@@ -108,6 +138,7 @@ async def test_every_metric_of_the_table_shows(tmp_path: Path, port: Port) -> No
         "kafka_server_fetcherstats_requests_total",
         "kbroker_quota",
         "kbroker_replication_throttled_rate_bytes",
+        *OF_SECURED_LISTENERS,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.protocol.types import Bytes, Int16
+from kbroker.protocol.types import Bool, Bytes, Int16, String
 from kbroker.protocol.versions import Message, field
 
 REQUEST = Message(
@@ -10,6 +10,16 @@ REQUEST = Message(
     field("request_data", Bytes),
     field("request_principal", Bytes, nullable=0),
     field("client_host_address", Bytes),
+    versions=(0, 0),
+    flexible=0,
+)
+
+# What `request_principal` holds, after two bytes with the version: Kafka's DefaultKafkaPrincipalBuilder.
+PRINCIPAL = Message(
+    "DefaultPrincipalData",
+    field("type", String),
+    field("name", String),
+    field("token_authenticated", Bool),
     versions=(0, 0),
     flexible=0,
 )

@@ -14,6 +14,7 @@ import trio
 
 from kbroker.client.address import Address
 from kbroker.client.connection import open_connection
+from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NotServed
 from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
@@ -88,6 +89,7 @@ class LeaderFetcher:
         broker_epoch: Callable[[], int],
         address: Callable[[int], Address | None],
         checkpoint: Callable[[], Awaitable[None]],
+        security: ConnectionSecurity | None = None,
     ) -> None:
         self.leader_id = leader_id
         self._flusher = flusher
@@ -98,6 +100,7 @@ class LeaderFetcher:
         self._broker_epoch = broker_epoch
         self._address = address
         self._checkpoint = checkpoint
+        self._security = security
         self._has_lowered_recovery_point = False
         self._states: dict[FetchKey, _PartitionFetchState] = {}
         self._keys: dict[tuple[str, int], FetchKey] = {}
@@ -141,7 +144,8 @@ class LeaderFetcher:
         try:
             if address is None:
                 raise ConnectionFailed(address, f"broker {self.leader_id} is not registered")
-            async with open_connection(address, client_id=f"broker-{self._broker_id}-fetcher-0") as connection:
+            client_id = f"broker-{self._broker_id}-fetcher-0"
+            async with open_connection(address, client_id=client_id, security=self._security) as connection:
                 leader = LeaderEndpoint(
                     connection, self._config, broker_id=self._broker_id, broker_epoch=self._broker_epoch
                 )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import trio
 
 from kbroker.client.address import Address
+from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicRemoved
@@ -42,6 +43,8 @@ class ReplicaFetchers:
         """Called with True when the first fetcher starts, and with False when the last one has ended."""
         self.checkpoint: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         """Writes the recovery points after truncations: `LogDirs.checkpoint`."""
+        self.security: ConnectionSecurity | None = None
+        """Needed by the listener between brokers; None if it is PLAINTEXT."""
 
     def __iter__(self) -> Iterator[LeaderFetcher]:
         return iter(self._fetchers.values())
@@ -86,6 +89,7 @@ class ReplicaFetchers:
                 broker_epoch=self._broker_epoch,
                 address=self._address,
                 checkpoint=lambda: self.checkpoint(),
+                security=self.security,
             )
             fetcher.stats = self._stats.setdefault(leader, fetcher.stats)
             self.on_busy(True)

@@ -1,1 +1,1 @@
-"""Authorization: ACL operations and resources, and the checks that handlers call. Never stores ACLs."""
+"""Authorization: the authorizer, and the checks that handlers call. ACL rules are in `kbroker.security.acls`."""

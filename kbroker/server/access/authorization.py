@@ -1,46 +1,65 @@
-"""Authorizer that handlers ask, with Kafka's operations and resource types. The default one allows everything."""
+"""Authorizer that handlers ask through `permissions.py`. Without `authorizer.class.name` it allows everything."""
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Protocol
 
-__all__ = ["AclOperation", "AllowAll", "Authorizer", "ResourceType"]
+from kbroker.protocol.acl_codes import AclOperation, ResourceType
 
-
-class AclOperation(IntEnum):
-    """Kafka's `AclOperation`. The numbers are also bit positions in authorized operations (KIP-430)."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class ResourceType(IntEnum):
-    """Kafka's `ResourceType` of ACLs. Config resources have other numbers: `ConfigResourceType`."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
+__all__ = ["AllowAll", "Authorizer"]
 
 
 class Authorizer(Protocol):
     allows_all: bool
     """True if `allows` always returns True: the hot path skips the call then."""
 
-    def allows(self, principal: str, host: str, operation: AclOperation, resource: ResourceType, name: str) -> bool: ...
+    @property
+    def logs_all(self) -> bool:
+        """Whether allowed requests are logged too. Then no request may skip its handler."""
+        ...
+
+    def allows(self, principal: str, host: str, operation: AclOperation, resource: ResourceType, name: str) -> bool:
+        """Decides, without an audit line."""
+        ...
+
+    def allows_any(self, principal: str, host: str, operation: AclOperation, resource: ResourceType) -> bool:
+        """Whether the operation is allowed on any resource of the type, also on one that does not exist."""
+        ...
+
+    def audit(
+        self,
+        principal: str,
+        host: str,
+        operation: AclOperation,
+        resource: ResourceType,
+        name: str,
+        api_name: str,
+        *,
+        is_allowed: bool,
+    ) -> None:
+        """Logs a decision, as Kafka's authorizer does."""
+        ...
 
 
 class AllowAll:
     allows_all = True
+    logs_all = False
 
     def allows(self, principal: str, host: str, operation: AclOperation, resource: ResourceType, name: str) -> bool:
         return True
+
+    def allows_any(self, principal: str, host: str, operation: AclOperation, resource: ResourceType) -> bool:
+        return True
+
+    def audit(
+        self,
+        principal: str,
+        host: str,
+        operation: AclOperation,
+        resource: ResourceType,
+        name: str,
+        api_name: str,
+        *,
+        is_allowed: bool,
+    ) -> None:
+        """Logs nothing."""

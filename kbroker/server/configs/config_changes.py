@@ -8,7 +8,7 @@ before the client gets its response.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.config.broker import BROKER_CONFIGS, validate_dynamic_configs
@@ -18,13 +18,14 @@ from kbroker.config.resources import ConfigOperation, ConfigResourceType
 from kbroker.config.topic import TOPIC_CONFIGS
 from kbroker.controller.config_entities import entity_path
 from kbroker.controller.controller import ConfigsUpdate
-from kbroker.errors import Refusal
+from kbroker.errors import Refusal, UserError
 from kbroker.names import topic_name_problem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.configs.broker_loggers import check_change, set_level, unset_level
 from kbroker.server.configs.client_metrics import check_subscription
 from kbroker.server.configs.config_resources import authorization_refusal, resource_type
+from kbroker.server.configs.listener_keys import listeners_with_keys, secrets_in
 from kbroker.time_slice import TimeSlice, map_in_slices
 
 if TYPE_CHECKING:
@@ -207,13 +208,41 @@ async def _write_broker(context: Context, name: str, update: ConfigsUpdate, vali
         configs = update(current)
         # Stored values are not validated again: another release may have written them.
         changed = {config: text for config, text in configs.items() if current.get(config) != text}
-        problem = validate_dynamic_configs(changed, is_per_broker=bool(name))
+        problem = validate_dynamic_configs(changed, is_per_broker=bool(name)) or _keys_problem(
+            context, changed, configs
+        )
         if problem is not None:
             raise Refusal(ErrorCode.INVALID_REQUEST, problem)
+        touched.update(configs)
         return configs
 
+    touched: set[str] = set()
     entity = entity_path("brokers", str(context.broker_id) if name else None)
     await context.controller.update_entity_configs(entity, checked, validate_only=validate_only)
+    if not validate_only and name:
+        # Also if no value has changed: the files may have, and this request is how an operator says so.
+        _reload_keys(context, listeners_with_keys(touched))
+
+
+def _keys_problem(context: Context, changed: Mapping[str, str], configs: Mapping[str, str]) -> str | None:
+    """Returns why the keys of a listener cannot be changed so, or None."""
+    if context.member is not None and (names := secrets_in(changed)):
+        return f"Passwords and keys are not stored in ZooKeeper. Use files without a password: {', '.join(names)}"
+    for listener in sorted(listeners_with_keys(configs) & context.listener_keys.keys()):
+        problem = context.listener_keys[listener].problem_of(configs)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _reload_keys(context: Context, listeners: Iterable[str]) -> None:
+    for listener in sorted(listeners):
+        keys = context.listener_keys.get(listener)
+        if keys is not None:
+            try:
+                keys.reload()
+            except UserError as problem:
+                raise Refusal(ErrorCode.INVALID_REQUEST, str(problem)) from None
 
 
 async def _write_group(context: Context, name: str, update: ConfigsUpdate, validate_only: bool) -> None:

@@ -5,7 +5,7 @@ Never changes a config: config_changes.py does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kbroker.config.describe import describe_broker_configs, describe_default_broker_configs, describe_topic_configs
 from kbroker.config.group import describe_group_configs
@@ -14,9 +14,9 @@ from kbroker.config.resources import ConfigResourceType
 from kbroker.controller.config_entities import entity_path
 from kbroker.errors import Refusal
 from kbroker.names import topic_name_problem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.server.access.authorization import AclOperation, ResourceType
-from kbroker.server.access.permissions import allows_cluster, allows_topic
+from kbroker.server.access.permissions import allows_cluster, allows_group, allows_topic
 from kbroker.server.configs.broker_loggers import level_of_each_logger
 from kbroker.server.configs.client_metrics import describe_subscription
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from kbroker.server.requests.request import Request
 
 __all__ = ["authorization_refusal", "describe", "resource_type"]
+
+
+_TEXTS: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+}
 
 
 def resource_type(number: int) -> ConfigResourceType:
@@ -43,15 +50,14 @@ def authorization_refusal(
             is_allowed = allows_topic(context, request, operation, name)
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         case ConfigResourceType.GROUP:
-            authorizer = context.authorizer
-            is_allowed = authorizer.allows_all or authorizer.allows(
-                request.principal, request.client_host, operation, ResourceType.GROUP, name
-            )
+            is_allowed = allows_group(context, request, operation, name)
             code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         case _:
             is_allowed = allows_cluster(context, request, operation)
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return None if is_allowed else Refusal(code, "Authorization failed.")
+    # As in Kafka, responses to changes have no text.
+    text = _TEXTS[code] if operation is AclOperation.DESCRIBE_CONFIGS else None
+    return None if is_allowed else Refusal(code, text)
 
 
 def describe(context: Context, kind: ConfigResourceType, name: str) -> list[ConfigEntry]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_transactional_id
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kbroker.server.requests.request import Request
     from kbroker.transaction.result import TransactionResult
 
-__all__ = ["find_transaction", "known_error", "pending_transaction"]
+__all__ = ["check_transactional_id", "find_transaction", "known_error", "pending_transaction"]
 
 
 def find_transaction(context: Context, request: Request, transactional_id: str) -> TransactionDriver:
@@ -25,11 +25,16 @@ def find_transaction(context: Context, request: Request, transactional_id: str) 
 
     Raises Refusal if the client is not authorized to write with it, or this broker does not coordinate it.
     """
-    if not allows_transactional_id(context, request, AclOperation.WRITE, transactional_id):
-        raise Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    check_transactional_id(context, request, transactional_id)
     if not transactional_id:
         raise Refusal(ErrorCode.INVALID_REQUEST)
     return context.transactions.shards.find(transactional_id)
+
+
+def check_transactional_id(context: Context, request: Request, transactional_id: str) -> None:
+    """Raises Refusal if the client is not authorized to write with the transactional id."""
+    if not allows_transactional_id(context, request, AclOperation.WRITE, transactional_id):
+        raise Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 def pending_transaction(

@@ -15,9 +15,9 @@ import trio
 
 from kbroker.coordinator.admission_requests import TransactionAdmission
 from kbroker.errors import StorageFailure
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.record_batch import HEADER_SIZE
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_transactional_id
 
 if TYPE_CHECKING:

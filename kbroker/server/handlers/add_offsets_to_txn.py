@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
 from kbroker.names import CONSUMER_OFFSETS
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import add_offsets_to_txn as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.coordinators.group_requests import allows_group
-from kbroker.server.coordinators.transaction_requests import find_transaction, known_error, pending_transaction
+from kbroker.server.access.permissions import allows_group
+from kbroker.server.coordinators.transaction_requests import (
+    check_transactional_id,
+    find_transaction,
+    known_error,
+    pending_transaction,
+)
 from kbroker.transaction.result import TransactionResult
 
 if TYPE_CHECKING:
@@ -26,9 +31,10 @@ FENCED_SINCE: Final = 2
 
 
 def handle(context: Context, request: Request) -> Any:
-    find_transaction(context, request, request.body.transactional_id)
+    check_transactional_id(context, request, request.body.transactional_id)
     if not allows_group(context, request, AclOperation.READ, request.body.group_id):
         raise Refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    find_transaction(context, request, request.body.transactional_id)
     return _add(context, request) if context.groups.shards.has_topic else _create_and_add(context, request)
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.errors import Refusal
 from kbroker.names import INTERNAL_TOPICS
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import add_partitions_to_txn as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster, allows_topic
 from kbroker.server.coordinators.transaction_requests import find_transaction, known_error
 

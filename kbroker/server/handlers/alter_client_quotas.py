@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_client_quotas as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.quotas.client_quotas import IP, quota_entity, quota_texts
 from kbroker.server.requests.error_fields import error_fields

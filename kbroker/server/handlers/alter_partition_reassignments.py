@@ -9,9 +9,9 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_partition_reassignments as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.requests.error_fields import error_fields
 from kbroker.time_slice import run_in_slices
@@ -34,6 +34,22 @@ async def handle(context: Context, request: Request) -> Any:
         error_message=None,
         responses=await run_in_slices(clock, _results(body, outcomes)),
     )
+
+
+def refuse(request: Request, code: int, message: str | None) -> Any:
+    responses = [
+        messages.ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                messages.ReassignablePartitionResponse(
+                    partition_index=partition.partition_index, error_code=code, error_message=message
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.body.topics
+    ]
+    return messages.RESPONSE(error_code=code, error_message=message, responses=responses)
 
 
 def _wanted(body: Any) -> Generator[None, None, dict[tuple[str, int], list[int] | None]]:

@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kbroker.log.directory import DataDirectory
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_replica_log_dirs as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
 
-__all__ = ["handle", "handle_unknown_version"]
+__all__ = ["early_response", "handle", "handle_unknown_version"]
 
 _API_VERSIONS = 18
 _FEATURES = {"group.version": 1, "transaction.version": 2}
@@ -33,10 +33,8 @@ _bodies: dict[tuple[int, bool], bytes] = {}  # by version and `is_in_cluster`; e
 
 def handle(context: Context, request: Request) -> Any:
     version = request.version
-    if version >= 3:
-        body = request.body
-        if not (_SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)):
-            return messages.RESPONSE(error_code=ErrorCode.INVALID_REQUEST)
+    if not _is_valid(version, request.body):
+        return messages.RESPONSE(error_code=ErrorCode.INVALID_REQUEST)
     is_in_cluster = context.member is not None
     if request.route.quotas is not None:
         return _response(version, is_in_cluster)  # not cached: the throttle time differs for each client
@@ -49,6 +47,29 @@ def handle(context: Context, request: Request) -> Any:
 
 def handle_unknown_version(context: Context, request: Request) -> Any:
     """Called by dispatch instead of `handle`; the response is encoded as v0."""
+    return _unsupported()
+
+
+def early_response(is_in_cluster: bool, version: int, body: Any) -> Any:
+    """Returns the response for a client that has not logged in yet. `body` is None in a version that is not served.
+
+    No quota applies to it: the user is not known.
+    """
+    if body is None:
+        return _unsupported()
+    if not _is_valid(version, body):
+        return messages.RESPONSE(error_code=ErrorCode.INVALID_REQUEST)
+    return _response(version, is_in_cluster)
+
+
+def _is_valid(version: int, body: Any) -> bool:
+    if version < 3:
+        return True
+    names = (body.client_software_name, body.client_software_version)
+    return all(_SOFTWARE.fullmatch(name) is not None for name in names)
+
+
+def _unsupported() -> Any:
     return messages.RESPONSE(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(api(_API_VERSIONS))])
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
 from kbroker.group.consumer.consumer_state import ConsumerGroupState
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import consumer_group_describe as messages
-from kbroker.server.access.authorization import AclOperation
+from kbroker.server.access.authorized_operations import group_operations
 from kbroker.server.access.permissions import allows_topic
-from kbroker.server.coordinators.group_requests import find_shard, group_operations
+from kbroker.server.coordinators.group_requests import find_shard
 from kbroker.time_slice import respond_once_in_slices
 
 if TYPE_CHECKING:
@@ -53,10 +54,8 @@ def _response(groups: list[Any]) -> Any:
 
 
 def _describe(context: Context, request: Request, group_id: str) -> Any:
-    if not group_id:
-        return _Group(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
     try:
-        driver = find_shard(context, request, AclOperation.DESCRIBE, group_id)
+        driver = find_shard(context, request, AclOperation.DESCRIBE, group_id, needs_id=True)
     except Refusal as refusal:
         return _Group(group_id=group_id, error_code=refusal.code)
     shard = driver.shard

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.errors import Refusal
 from kbroker.group.consumer.assignors import known_assignors
 from kbroker.group.consumer.consumer_group import JOIN, LEAVE, LEAVE_TEMPORARILY, HeartbeatRequest
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import consumer_group_heartbeat as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import allows_topic
+from kbroker.server.access.permissions import allows_group, allows_topic
 from kbroker.server.coordinators.group_requests import find_shard, pending_response
 
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ def handle(context: Context, request: Request) -> None:
     body = request.body
     if "consumer" not in context.config.group_coordinator_rebalance_protocols:
         raise Refusal(ErrorCode.UNSUPPORTED_VERSION)
-    driver = find_shard(context, request, AclOperation.READ, body.group_id)
-    _check(context, request)
+    if not allows_group(context, request, AclOperation.READ, body.group_id):
+        raise Refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
     def may_see(topic: str) -> bool:
         return allows_topic(context, request, AclOperation.DESCRIBE, topic)
 
     if body.subscribed_topic_names and not all(map(may_see, body.subscribed_topic_names)):
         raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    driver = find_shard(context, request, AclOperation.READ, body.group_id)
+    _check(context, request)
     client_host = f"/{request.client_host}"  # as Java prints an InetAddress: tools show it
     heartbeat = HeartbeatRequest(body, request.client_id or "", client_host, pending_response(request, refuse), may_see)
     driver.apply(body.group_id, driver.shard.consumer_heartbeat(heartbeat, driver.now()))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.controller.rules.topic_rules import MAX_PARTITIONS_AT_ONCE, too_many_partitions
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import create_partitions as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.requests.error_fields import error_fields
 from kbroker.time_slice import TimeSlice, map_in_slices
@@ -28,7 +28,7 @@ __all__ = ["handle", "refuse"]
 
 THROTTLING_SINCE: Final = 3
 
-_UNAUTHORIZED: Final = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+_UNAUTHORIZED: Final = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The topic authorization is failed.")
 _DUPLICATE: Final = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 

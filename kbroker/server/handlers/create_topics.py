@@ -16,9 +16,9 @@ from kbroker.config.describe import describe_topic_configs
 from kbroker.controller.image import TopicImage
 from kbroker.controller.rules.topic_rules import DEFAULT, MAX_PARTITIONS_AT_ONCE, NewTopic, too_many_partitions
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import create_topics as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster, allows_topic
 from kbroker.time_slice import map_in_slices
 
@@ -47,7 +47,7 @@ async def handle(context: Context, request: Request) -> Any:
         requested[topic.name] = topic
 
     await map_in_slices(clock, count, body.topics)
-    may_create_all = allows_cluster(context, request, AclOperation.CREATE)
+    may_create_all = allows_cluster(context, request, AclOperation.CREATE, quiet=True)
     results: dict[str, Any] = {}
     new_topics: list[NewTopic] = []
     partition_count = 0
@@ -59,9 +59,10 @@ async def handle(context: Context, request: Request) -> Any:
             partition_count += len(topic.assignments)
         if partition_count > MAX_PARTITIONS_AT_ONCE:
             return  # the whole request is refused
-        problem = _problem(topic, counts[name]) or (
-            None if may_create_all or allows_topic(context, request, AclOperation.CREATE, name) else _UNAUTHORIZED
-        )
+        problem = _name_problem(name, counts[name])
+        if problem is None and not may_create_all and not allows_topic(context, request, AclOperation.CREATE, name):
+            problem = _UNAUTHORIZED
+        problem = problem or _problem(topic)
         if problem is None:
             new_topics.append(_new_topic(topic))
             partition_count += _partition_count(context, new_topics[-1])
@@ -110,12 +111,16 @@ async def _throttled(context: Context, request: Request, new_topics: Sequence[Ne
     return refusals
 
 
-def _problem(topic: Any, count: int) -> Refusal | None:
-    """Validates the request alone; the controller validates it against the existing topics. None if it is valid."""
+def _name_problem(name: str, count: int) -> Refusal | None:
     if count > 1:
         return Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    if topic.name == _CLUSTER_METADATA:
+    if name == _CLUSTER_METADATA:
         return Refusal(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {_CLUSTER_METADATA} is prohibited.")
+    return None
+
+
+def _problem(topic: Any) -> Refusal | None:
+    """Validates the request alone; the controller validates it against the existing topics. None if it is valid."""
     if without_value := [config.name for config in topic.configs if config.value is None]:
         return Refusal(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(without_value)}"
@@ -161,7 +166,7 @@ class _Created:
         result = messages.CreatableTopicResult(name=topic.name, topic_id=topic.id, error_message=None)
         if self._request.version < CONFIGS_SINCE:
             return result
-        if not allows_topic(self._context, self._request, AclOperation.DESCRIBE_CONFIGS, topic.name):
+        if not allows_topic(self._context, self._request, AclOperation.DESCRIBE_CONFIGS, topic.name, quiet=True):
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return result
         result.num_partitions = len(topic.partitions)

@@ -1,14 +1,22 @@
-"""DeleteAcls (31), v0-3: refuses each filter with SECURITY_DISABLED, because kbroker has no authorizer (KIP-140)."""
+"""DeleteAcls (31), v0-3: deletes the ACLs that match filters, and returns them (KIP-140). v1: pattern types (KIP-290).
+
+An entry that several filters match is returned for the first of them.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.messages import delete_acls as messages
+from kbroker.server.access.acl_requests import acls_of, filter_of
+from kbroker.server.requests.error_fields import error_fields
 
 if TYPE_CHECKING:
+    from kbroker.controller.acl_store import AclStore
+    from kbroker.security.acls.entries import AclBinding
+    from kbroker.security.acls.filters import AclFilter
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
 
@@ -16,7 +24,35 @@ __all__ = ["handle", "refuse"]
 
 
 def handle(context: Context, request: Request) -> Any:
-    raise Refusal(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+    filters = [filter_of(item) for item in request.body.filters]
+    acls = acls_of(context, request, AclOperation.ALTER, without_authorizer="No Authorizer is configured.")
+    return _delete(acls, filters)
+
+
+async def _delete(acls: AclStore, filters: list[AclFilter]) -> Any:
+    removed = await acls.remove(filters)
+    return messages.RESPONSE(
+        filter_results=[
+            messages.DeleteAclsFilterResult(
+                error_message=None, matching_acls=[_matching(*outcome) for outcome in outcomes]
+            )
+            for outcomes in removed
+        ]
+    )
+
+
+def _matching(binding: AclBinding, refusal: Refusal | None) -> Any:
+    pattern, entry = binding
+    return messages.DeleteAclsMatchingAcl(
+        **error_fields(refusal),
+        resource_type=pattern.type,
+        resource_name=pattern.name,
+        pattern_type=pattern.pattern_type,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission,
+    )
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_groups as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.coordinators.group_requests import answer_after, find_shard, pending_response
 from kbroker.time_slice import respond_once_in_slices
 

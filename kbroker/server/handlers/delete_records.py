@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import StorageFailure
 from kbroker.names import is_internal_topic
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_records as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.requests.delayed_operation import DelayedOperation
 from kbroker.server.topics.hosted_partition import hosted_partition

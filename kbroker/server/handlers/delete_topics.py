@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kbroker.controller.image import Image, TopicImage
 from kbroker.errors import Refusal
 from kbroker.names import ZERO_UUID
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_topics as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.time_slice import map_in_slices
 
@@ -109,13 +109,14 @@ def _look_up(context: Context, request: Request, image: Image, key: _TopicKey, c
     known_name = topic.name if topic is not None else name
     if known_name is None:
         return _result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
-    if not allows_topic(context, request, AclOperation.DESCRIBE, known_name):
-        return _result(name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # must not reveal the name of a topic id
+    if name is None and not allows_topic(context, request, AclOperation.DESCRIBE, known_name, quiet=True):
+        # Must not reveal the name of a topic id.
+        return _result(None, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+    if not allows_topic(context, request, AclOperation.DELETE, known_name):
+        return _result(known_name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return _result(name, ZERO_UUID, code, "This server does not host this topic-partition.")
-    if not allows_topic(context, request, AclOperation.DELETE, known_name):
-        return _result(known_name, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return topic
 
 

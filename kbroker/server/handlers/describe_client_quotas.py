@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_client_quotas as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.quotas.client_quotas import FilterComponent, check_filter, matching_quota
 from kbroker.time_slice import respond_in_slices
@@ -27,7 +27,7 @@ _MAX_COMPONENTS: Final = 4  # there are three types of entities: a fourth compon
 
 def handle(context: Context, request: Request) -> Any:
     if not allows_cluster(context, request, AclOperation.DESCRIBE_CONFIGS):
-        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     body = request.body
     components = [
         FilterComponent(component.entity_type, component.match_type, component.match)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.config.key import ConfigEntry
 from kbroker.config.resources import ConfigResourceType
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_configs as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.configs.config_resources import authorization_refusal, describe, resource_type
 from kbroker.server.requests.error_fields import error_fields
 from kbroker.time_slice import respond_in_slices

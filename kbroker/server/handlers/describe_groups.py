@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
 from kbroker.group.classic.states import GroupState
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_groups as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.coordinators.group_requests import find_shard, group_operations
+from kbroker.server.access.authorized_operations import group_operations
+from kbroker.server.coordinators.group_requests import find_shard
 from kbroker.time_slice import respond_once_in_slices
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from kbroker.clock import Clock
 from kbroker.errors import StorageFailure
 from kbroker.log.directory import DataDirectory
 from kbroker.log.files.filesystem import FileSystem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_log_dirs as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.time_slice import TimeSlice, run_in_slices
 

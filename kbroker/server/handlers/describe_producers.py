@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import StorageFailure
 from kbroker.names import topic_name_problem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_producers as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.topics.hosted_partition import hosted_partition
 from kbroker.time_slice import respond_in_slices
@@ -72,7 +72,7 @@ def _steps(
         if problem is not None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif not allows_topic(context, request, AclOperation.READ, topic.name):
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            code, problem = ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."
         for index in topic.partition_indexes:
             yield None
             if index in partitions:

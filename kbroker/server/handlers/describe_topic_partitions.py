@@ -16,9 +16,9 @@ from kbroker.controller.image import PartitionState, TopicImage
 from kbroker.controller.rules.election import is_online
 from kbroker.errors import Refusal
 from kbroker.names import is_internal_topic, topic_name_problem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_topic_partitions as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.authorized_operations import topic_operations
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.topics.offline_replicas import mark_offline
@@ -107,8 +107,9 @@ class _Page:
         """Where the next page begins, or None while this page is not full."""
 
     def allows(self, name: str) -> bool:
-        is_allowed = allows_topic(self._context, self._request, AclOperation.DESCRIBE, name)
-        if not is_allowed and self._request.body.topics:
+        quiet = not self._request.body.topics
+        is_allowed = allows_topic(self._context, self._request, AclOperation.DESCRIBE, name, quiet=quiet)
+        if not is_allowed and not quiet:
             self._hidden.append(name)
         return is_allowed
 

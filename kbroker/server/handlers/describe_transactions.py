@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_transactions as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic, allows_transactional_id
 from kbroker.time_slice import respond_in_slices
 

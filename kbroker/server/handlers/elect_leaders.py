@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.controller.image import Image
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import elect_leaders as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.requests.error_fields import error_fields
 

@@ -1,11 +1,12 @@
 """Envelope (58), v0: handles a CreateTopics request that a broker of Apache Kafka forwards for its client (KIP-590).
 
 Served in a cluster only, by the controller. Kafka brokers forward automatic topic creation this way. Other APIs in an
-envelope are refused.
+envelope are refused. The inner request is authorized as its own client's, whose principal and address the envelope has.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from kbroker.protocol.headers import REQUEST_HEADER
 from kbroker.protocol.messages import envelope as messages
 from kbroker.protocol.registry import api
 from kbroker.server.access.between_brokers import member_of
+from kbroker.server.requests.client_session import ClientSession
 from kbroker.server.requests.request import Request, Route, read_request
 from kbroker.server.requests.request_times import RequestTally, RequestTimes
 from kbroker.server.requests.response_errors import error_counter
@@ -30,13 +32,22 @@ __all__ = ["handle"]
 
 CREATE_TOPICS: Final = api(19)
 _LENGTH_SIZE: Final = 4
+_VERSION_SIZE: Final = 2
 
 
-async def handle(context: Context, request: Request) -> Any:
+def handle(context: Context, request: Request) -> Any:
+    if request.listener_name != context.config.inter_broker_endpoint.name:
+        raise PeerError("Received an Envelope request on a listener that is not for brokers")
+    return _handle_inner(context, request)
+
+
+async def _handle_inner(context: Context, request: Request) -> Any:
     member_of(context, request)
+    context.controller.store.check_active()
     data = request.body.request_data
     handler = import_module(f"kbroker.server.handlers.{CREATE_TOPICS.module_name}")
-    slot: Any = _InnerSlot(request.slot.connection)
+    client = _InnerClient(request.slot.connection, _principal(request), _client_host(request))
+    slot: Any = _InnerSlot(client)
     try:
         inner = read_request(_route(context, data, handler), memoryview(data), slot)
     except PeerError as problem:
@@ -47,6 +58,24 @@ async def handle(context: Context, request: Request) -> Any:
         response = handler.refuse(inner, refusal.code, refusal.message)
     inner.reply(response)
     return messages.RESPONSE(response_data=b"".join(slot.parts)[_LENGTH_SIZE:])
+
+
+def _principal(request: Request) -> str:
+    data = request.body.request_principal or b""
+    try:
+        if len(data) < _VERSION_SIZE or data[:_VERSION_SIZE] != bytes(_VERSION_SIZE):
+            raise PeerError("Unknown version of a principal")
+        principal, _ = codec(messages.PRINCIPAL, 0).decode(memoryview(data), _VERSION_SIZE)
+    except PeerError as problem:
+        raise Refusal(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE) from problem
+    return f"{principal.type}:{principal.name}"
+
+
+def _client_host(request: Request) -> str:
+    try:
+        return str(ipaddress.ip_address(bytes(request.body.client_host_address)))
+    except ValueError as problem:
+        raise Refusal(ErrorCode.INVALID_REQUEST) from problem
 
 
 def _route(context: Context, data: bytes, handler: Any) -> Route:
@@ -74,6 +103,16 @@ def _route(context: Context, data: bytes, handler: Any) -> Route:
 
 def _fail(_request: Request, error: Exception) -> None:
     raise error
+
+
+class _InnerClient:
+    """The client of the inner request. Replaces its Connection, as far as a handler of CreateTopics uses it."""
+
+    def __init__(self, connection: Any, principal: str, peer_host: str) -> None:
+        self.session = ClientSession()
+        self.session.principal = principal
+        self.peer_host = peer_host
+        self.listener_name: str = connection.listener_name
 
 
 class _InnerSlot:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import StorageFailure
 from kbroker.log.files.file_slice import FileSlice
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.legacy_message_set import convert_down
 from kbroker.protocol.messages import fetch as messages
 from kbroker.protocol.record_batch import InvalidBatch
-from kbroker.server.access.authorization import AclOperation, ResourceType
-from kbroker.server.access.permissions import allows_cluster
+from kbroker.server.access.permissions import allows_cluster, allows_topic
 from kbroker.server.requests.fetch_at_length import fetch_at_length
 from kbroker.server.requests.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchTarget, TopicKey
 from kbroker.server.topics.hosted_partition import absence
@@ -441,10 +441,9 @@ class _Fetch:
             return _failure(target.index, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _is_allowed(self, name: str) -> bool:
-        request, authorizer = self.request, self.context.authorizer
         if self.replica_id >= 0:
-            return allows_cluster(self.context, request, AclOperation.CLUSTER_ACTION)
-        return authorizer.allows(request.principal, request.client_host, AclOperation.READ, ResourceType.TOPIC, name)
+            return allows_cluster(self.context, self.request, AclOperation.CLUSTER_ACTION)
+        return allows_topic(self.context, self.request, AclOperation.READ, name)
 
     def _read_partition(self, partition: Partition, target: FetchTarget, max_bytes: int) -> Any:
         request = self.request

@@ -12,11 +12,10 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import find_coordinator as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import allows_transactional_id
-from kbroker.server.coordinators.group_requests import allows_group
+from kbroker.server.access.permissions import allows_cluster, allows_group, allows_transactional_id
 from kbroker.time_slice import respond_in_slices
 
 if TYPE_CHECKING:
@@ -29,12 +28,13 @@ __all__ = ["handle", "refuse"]
 SEVERAL_KEYS_SINCE: Final = 4
 GROUP: Final = 0
 TRANSACTION: Final = 1
+SHARE: Final = 2
 
 
 def handle(context: Context, request: Request) -> Any:
     body = request.body
     if body.key_type == GROUP and not context.groups.shards.has_topic:
-        if any(allows_group(context, request, AclOperation.DESCRIBE, key) for key in _keys(request)):
+        if any(allows_group(context, request, AclOperation.DESCRIBE, key, quiet=True) for key in _keys(request)):
             return _respond_after(context.groups.shards.ensure_topic(), context, request)
     elif body.key_type == TRANSACTION and not context.transactions.shards.has_topic:
         if any(allows_transactional_id(context, request, AclOperation.DESCRIBE, key) for key in _keys(request)):
@@ -55,6 +55,8 @@ async def _respond_after(creating: Awaitable[None], context: Context, request: R
 def _respond(context: Context, request: Request) -> Any:
     find = {GROUP: _find_group, TRANSACTION: _find_transaction}.get(request.body.key_type)
     if find is None:
+        if request.body.key_type == SHARE and not allows_cluster(context, request, AclOperation.CLUSTER_ACTION):
+            return refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
         return refuse(request, ErrorCode.INVALID_REQUEST, None)
     return respond_in_slices(
         context.clock, partial(find, context, request), _keys(request), partial(_response, request)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import heartbeat as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.coordinators.group_requests import find_shard
 
 if TYPE_CHECKING:
@@ -25,10 +25,8 @@ _success: dict[int, bytes] = {}  # encoded response without an error, by version
 
 def handle(context: Context, request: Request) -> Any:
     body = request.body
-    if not body.group_id:
-        raise Refusal(ErrorCode.INVALID_GROUP_ID)
     try:
-        driver = find_shard(context, request, AclOperation.READ, body.group_id)
+        driver = find_shard(context, request, AclOperation.READ, body.group_id, needs_id=True)
     except Refusal as refusal:
         if refusal.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return _Response()  # as in Apache Kafka: sessions begin when the group is loaded

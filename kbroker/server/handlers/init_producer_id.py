@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import init_producer_id as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import allows_cluster, allows_topic, allows_transactional_id
+from kbroker.server.access.permissions import allows_any_topic, allows_cluster, allows_transactional_id
 from kbroker.server.coordinators.transaction_requests import find_transaction, known_error, pending_transaction
 from kbroker.transaction.result import NeedsProducerId, TransactionResult
 
@@ -55,9 +55,9 @@ async def _wait(context: Context) -> Any:
 
 
 def _may_produce(context: Context, request: Request) -> bool:
-    """Whether the client may use idempotence: write permission for any topic suffices (KIP-679)."""
-    return allows_cluster(context, request, AclOperation.IDEMPOTENT_WRITE) or any(
-        allows_topic(context, request, AclOperation.WRITE, name) for name in context.controller.image.topics
+    """Whether the client may use idempotence: write permission for any topic, existing or not, suffices (KIP-679)."""
+    return allows_cluster(context, request, AclOperation.IDEMPOTENT_WRITE, quiet=True) or allows_any_topic(
+        context, request, AclOperation.WRITE
     )
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.coordinator.pending_response import PendingResponse
-from kbroker.errors import Refusal
-from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.messages import join_group as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.coordinators.group_requests import find_shard
 
 if TYPE_CHECKING:
@@ -26,9 +24,7 @@ NULL_PROTOCOL_SINCE: Final = 7
 
 def handle(context: Context, request: Request) -> None:
     body = request.body
-    if not body.group_id:
-        raise Refusal(ErrorCode.INVALID_GROUP_ID)
-    driver = find_shard(context, request, AclOperation.READ, body.group_id)
+    driver = find_shard(context, request, AclOperation.READ, body.group_id, needs_id=True)
 
     def reply(response: Any) -> None:
         if response.protocol_name is None and request.version < NULL_PROTOCOL_SINCE:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
 
-__all__ = ["handle"]
+__all__ = ["handle", "refuse"]
 
 TOPICS_SINCE: Final = 5
 
@@ -45,3 +45,23 @@ async def handle(context: Context, request: Request) -> Any:
             for topic in request.body.topic_states
         ]
     )
+
+
+def refuse(request: Request, code: int, message: str | None) -> Any:
+    body = request.body
+    if request.version >= TOPICS_SINCE:
+        topics = [
+            messages.LeaderAndIsrTopicError(
+                topic_id=topic.topic_id,
+                partition_errors=[_error(topic.topic_name, state, code) for state in topic.partition_states],
+            )
+            for topic in body.topic_states
+        ]
+        return messages.RESPONSE(error_code=code, topics=topics)
+    errors = [_error(state.topic_name, state, code) for state in body.ungrouped_partition_states]
+    errors += [_error(topic.topic_name, state, code) for topic in body.topic_states for state in topic.partition_states]
+    return messages.RESPONSE(error_code=code, partition_errors=errors)
+
+
+def _error(name: str, state: Any, code: int) -> Any:
+    return messages.LeaderAndIsrPartitionError(topic_name=name, partition_index=state.partition_index, error_code=code)

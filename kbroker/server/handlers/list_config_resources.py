@@ -12,9 +12,9 @@ from kbroker.config.resources import ConfigResourceType
 from kbroker.controller.config_entities import split_entity_path
 from kbroker.controller.image import Image
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_config_resources as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:

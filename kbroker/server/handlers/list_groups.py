@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.messages import list_groups as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import allows_cluster
-from kbroker.server.coordinators.group_requests import allows_group
+from kbroker.server.access.permissions import allows_cluster, allows_group
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -24,7 +23,7 @@ _Listed = messages.ListedGroup.value
 def handle(context: Context, request: Request) -> Any:
     states = {state.lower() for state in request.body.states_filter}
     types = {group_type.lower() for group_type in request.body.types_filter}
-    may_see_all = allows_cluster(context, request, AclOperation.DESCRIBE)
+    may_see_all = allows_cluster(context, request, AclOperation.DESCRIBE, quiet=True)
     groups = [
         _Listed(
             group_id=group.group_id,
@@ -36,6 +35,6 @@ def handle(context: Context, request: Request) -> Any:
         for group in driver.shard.list_groups()
         if (not states or group.state.value.lower() in states)
         and (not types or group.type in types)
-        and (may_see_all or allows_group(context, request, AclOperation.DESCRIBE, group.group_id))
+        and (may_see_all or allows_group(context, request, AclOperation.DESCRIBE, group.group_id, quiet=True))
     ]
     return messages.RESPONSE(groups=groups)

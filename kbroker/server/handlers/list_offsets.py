@@ -17,9 +17,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import StorageFailure
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_offsets as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.topics.hosted_partition import hosted_partition
 from kbroker.time_slice import finish_in_slices

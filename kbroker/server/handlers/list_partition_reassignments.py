@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.controller.image import Image, PartitionState
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_partition_reassignments as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kbroker.group.consumer.patterns import InvalidPattern, compile_pattern
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_transactions as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_transactional_id
 from kbroker.transaction.states import TransactionState
 

@@ -19,9 +19,9 @@ from kbroker.controller.rules.election import is_online
 from kbroker.controller.rules.topic_rules import DEFAULT, NewTopic
 from kbroker.errors import Refusal
 from kbroker.names import ZERO_UUID, is_internal_topic, topic_name_problem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import metadata as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.authorized_operations import cluster_operations, topic_operations
 from kbroker.server.access.permissions import allows_cluster, allows_topic
 from kbroker.server.topics.internal_topics import new_topic
@@ -165,15 +165,15 @@ class _Answers:
             self._absent.append(_absent(self._context, self._request, name, self._failed))
 
     def add_if_allowed(self, topic: TopicImage) -> None:
-        if self._is_allowed(topic.name):
+        if self._is_allowed(topic.name, quiet=True):
             self._add(topic)
 
     def response(self, _: object = None) -> Any:
         topics = self._unknown_ids + self._known + self._absent
         return _response(self._context, self._request, self._image, topics)
 
-    def _is_allowed(self, name: str) -> bool:
-        return allows_topic(self._context, self._request, AclOperation.DESCRIBE, name)
+    def _is_allowed(self, name: str, *, quiet: bool = False) -> bool:
+        return allows_topic(self._context, self._request, AclOperation.DESCRIBE, name, quiet=quiet)
 
     def _add(self, topic: TopicImage) -> None:
         answer = _described(topic, self._image.brokers, self._reachable, self._request.version)
@@ -199,7 +199,7 @@ def _add_if_creatable(context: Context, request: Request, missing: list[NewTopic
     if (
         name in context.controller.image.topics
         or topic_name_problem(name) is not None
-        or not allows_topic(context, request, AclOperation.DESCRIBE, name)
+        or not allows_topic(context, request, AclOperation.DESCRIBE, name, quiet=True)
     ):
         return
     new = new_topic(name, context.config, is_single_node=context.member is None)
@@ -214,7 +214,7 @@ def _partition_count(context: Context, new: NewTopic) -> int:
 async def _create_and_respond(context: Context, request: Request, names: Iterable[str], missing: list[NewTopic]) -> Any:
     failed: dict[str, int] = {}
     allowed = missing
-    if not allows_cluster(context, request, AclOperation.CREATE):
+    if not allows_cluster(context, request, AclOperation.CREATE, quiet=True):
         allowed = [new for new in missing if allows_topic(context, request, AclOperation.CREATE, new.name)]
         failed = {new.name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for new in missing}
     created = []

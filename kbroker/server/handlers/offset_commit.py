@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_commit as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.coordinators.group_requests import allows_group
+from kbroker.server.access.permissions import allows_group
 from kbroker.server.coordinators.offset_responses import (
     CommitResponseTypes,
     commit_response,

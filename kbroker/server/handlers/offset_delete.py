@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_delete as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.coordinators.group_requests import find_shard, pending_response
 
@@ -20,9 +20,7 @@ __all__ = ["handle", "refuse"]
 
 def handle(context: Context, request: Request) -> None:
     body = request.body
-    if not body.group_id:
-        raise Refusal(ErrorCode.INVALID_GROUP_ID)
-    driver = find_shard(context, request, AclOperation.DELETE, body.group_id)
+    driver = find_shard(context, request, AclOperation.DELETE, body.group_id, needs_id=True)
     refused: dict[tuple[str, int], ErrorCode] = {}
     existing = []
     for topic in body.topics:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_fetch as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_topic
 from kbroker.server.coordinators.group_requests import answer_after, find_shard, pending_response
 from kbroker.time_slice import respond_in_slices

@@ -10,9 +10,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import StorageFailure
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_for_leader_epoch as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster, allows_topic
 from kbroker.server.topics.hosted_partition import hosted_partition
 from kbroker.time_slice import finish_in_slices
@@ -29,7 +29,7 @@ def handle(context: Context, request: Request) -> Any:
 
 
 def _respond(context: Context, request: Request) -> Generator[None, None, Any]:
-    is_broker = allows_cluster(context, request, AclOperation.CLUSTER_ACTION)
+    is_broker = allows_cluster(context, request, AclOperation.CLUSTER_ACTION, quiet=True)
     results = []
     for topic in request.body.topics:
         is_allowed = is_broker or allows_topic(context, request, AclOperation.DESCRIBE, topic.topic)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.log.append_result import CHECK_IN_THREAD, AppendResult, refused
 from kbroker.log.append_rules import LONG_CHECK, CheckedBatch, Rejection
 from kbroker.names import INTERNAL_TOPICS
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import produce as messages
 from kbroker.protocol.record_batch import ATTRIBUTE_TRANSACTIONAL, ATTRIBUTES_LOW_BYTE_POSITION, MAGIC_POSITION
 from kbroker.replication.partition import Partition, long_check, short_check
-from kbroker.server.access.authorization import AclOperation, ResourceType
+from kbroker.server.access.permissions import allows_topic, allows_transactional_id
 from kbroker.server.coordinators.transactional_records import Verification, admit_records, known_admission_error
 from kbroker.server.requests.delayed_operation import DelayedOperation
 from kbroker.server.requests.run import StagedBatches, StagedProduce
@@ -52,6 +53,11 @@ def handle(context: Context, request: Request) -> None:
     acks = body.acks
     if not -1 <= acks <= 1:
         request.reply(refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, None))
+        return
+    if not context.authorizer.allows_all and not _may_use_transaction(context, request):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        run = context.run
+        run.produces.append(StagedRequest(context, request, refuse(request, code, None), []))
         return
     by_id = request.route.version >= TOPIC_IDS_SINCE
     run = context.run
@@ -372,17 +378,26 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
     )
 
 
+def _may_use_transaction(context: Context, request: Request) -> bool:
+    """Whether the request has no transactional batch, or the client may write with its transactional id."""
+    body = request.body
+    if not any(
+        data.records and _is_transactional(data.records) for topic in body.topic_data for data in topic.partition_data
+    ):
+        return True
+    return body.transactional_id is not None and allows_transactional_id(
+        context, request, AclOperation.WRITE, body.transactional_id
+    )
+
+
 def _topic_error(context: Context, request: Request, name: str | None) -> ErrorCode | None:
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
+    if not allows_topic(context, request, AclOperation.WRITE, name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if name in INTERNAL_TOPICS and request.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    authorizer = context.authorizer
-    if authorizer.allows_all or authorizer.allows(
-        request.principal, request.client_host, AclOperation.WRITE, ResourceType.TOPIC, name
-    ):
-        return None
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return None
 
 
 def _append_error(index: int, result: AppendResult) -> Any:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
 
-__all__ = ["handle"]
+__all__ = ["handle", "refuse"]
 
 
 async def handle(context: Context, request: Request) -> Any:
@@ -25,3 +25,17 @@ async def handle(context: Context, request: Request) -> Any:
             messages.StopReplicaPartitionError(topic_name=name, partition_index=index) for name, index in stopped
         ]
     )
+
+
+def refuse(request: Request, code: int, message: str | None) -> Any:
+    body = request.body
+    named = [(partition.topic_name, partition.partition_index) for partition in body.ungrouped_partitions]
+    named += [(topic.name, index) for topic in body.topics for index in topic.partition_indexes]
+    named += [
+        (topic.topic_name, state.partition_index) for topic in body.topic_states for state in topic.partition_states
+    ]
+    errors = [
+        messages.StopReplicaPartitionError(topic_name=name, partition_index=index, error_code=code)
+        for name, index in named
+    ]
+    return messages.RESPONSE(error_code=code, partition_errors=errors)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import sync_group as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.coordinators.group_requests import find_shard, pending_response
 
 if TYPE_CHECKING:
@@ -24,11 +24,9 @@ PROTOCOL_SINCE: Final = 5
 
 def handle(context: Context, request: Request) -> None:
     body = request.body
-    if not body.group_id:
-        raise Refusal(ErrorCode.INVALID_GROUP_ID)
     if request.version >= PROTOCOL_SINCE and (body.protocol_type is None or body.protocol_name is None):
         raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    driver = find_shard(context, request, AclOperation.READ, body.group_id)
+    driver = find_shard(context, request, AclOperation.READ, body.group_id, needs_id=True)
     driver.apply(body.group_id, driver.shard.sync(body, pending_response(request, refuse), driver.now()))
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import update_features as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.coordinator.markers import TransactionEnd
 from kbroker.errors import Refusal
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import write_txn_markers as messages
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.time_slice import finish_in_slices
 
@@ -29,8 +29,9 @@ _COORDINATOR_CODES: Final = frozenset(
 
 
 def handle(context: Context, request: Request) -> Any:
-    operations = (AclOperation.ALTER, AclOperation.CLUSTER_ACTION)
-    if not any(allows_cluster(context, request, operation) for operation in operations):
+    if not allows_cluster(context, request, AclOperation.ALTER, quiet=True) and not allows_cluster(
+        context, request, AclOperation.CLUSTER_ACTION
+    ):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return finish_in_slices(context.clock, _MarkerWrites(context, request).steps())
 

@@ -5,7 +5,11 @@ As in Kafka with ZooKeeper, configs, quotas and ACLs are not among them: any bro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+from kbroker.protocol.acl_codes import AclOperation
+from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -13,26 +17,29 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTROLLER_APIS", "only_on_controller"]
 
-CONTROLLER_APIS: Final = frozenset(
-    {
-        7,  # ControlledShutdown
-        19,  # CreateTopics
-        20,  # DeleteTopics
-        37,  # CreatePartitions
-        43,  # ElectLeaders
-        45,  # AlterPartitionReassignments
-        46,  # ListPartitionReassignments
-        56,  # AlterPartition
-        57,  # UpdateFeatures
-        58,  # Envelope
-        67,  # AllocateProducerIds
-    }
-)
+CONTROLLER_APIS: Final[Mapping[int, AclOperation | None]] = {
+    7: AclOperation.CLUSTER_ACTION,  # ControlledShutdown
+    19: None,  # CreateTopics
+    20: None,  # DeleteTopics
+    37: None,  # CreatePartitions
+    43: AclOperation.ALTER,  # ElectLeaders
+    45: AclOperation.ALTER,  # AlterPartitionReassignments
+    46: AclOperation.DESCRIBE,  # ListPartitionReassignments
+    51: None,  # AlterUserScramCredentials
+    56: AclOperation.CLUSTER_ACTION,  # AlterPartition
+    57: AclOperation.ALTER,  # UpdateFeatures
+    67: AclOperation.CLUSTER_ACTION,  # AllocateProducerIds
+}
+"""API -> operation on the cluster that comes first: a client without it gets the refusal of the handler.
+
+None: as in Kafka, all clients get NOT_CONTROLLER. Envelope (58) checks by itself, because its listener comes first.
+"""
 
 
-def only_on_controller(handler: Handler) -> Handler:
+def only_on_controller(handler: Handler, operation: AclOperation | None) -> Handler:
     def handle(context: Context, request: Request) -> Any:
-        context.controller.store.check_active()
+        if operation is None or allows_cluster(context, request, operation, quiet=True):
+            context.controller.store.check_active()
         return handler(context, request)
 
     return handle

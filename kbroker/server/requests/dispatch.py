@@ -67,7 +67,7 @@ class Dispatch:
         self._context = context
         self.run = context.run
         self._routes: dict[tuple[int, int], Route] = {}
-        is_in_cluster = context.member is not None
+        self.is_in_cluster = is_in_cluster = context.member is not None
         self._served: dict[int, Api] = {api.key: api for api in APIS if api.is_served(is_in_cluster=is_in_cluster)}
         self._quotas = context.quotas
         self._quotas.on_switch = self._forget_routes
@@ -129,6 +129,20 @@ class Dispatch:
             raise
         except Exception as error:
             self._fail(request, error)
+
+    def refusal_frame(self, frame: memoryview, code: int, message: str) -> bytes | None:
+        """Returns the error response of the frame's API as a frame, and calls no handler. None if it has no response.
+
+        Raises PeerError if the request is malformed or not supported.
+        """
+        prefix = _PREFIX(frame)
+        route = self._routes.get(prefix)
+        if route is None:
+            route = self._make_route(*prefix)
+        no_slot: Any = None
+        request = read_request(route, frame, no_slot, _MAX_ELEMENTS)
+        response = _refusal(request, code, message)
+        return None if response is None else request.framed(response)
 
     def _begin_large(self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot) -> None:
         connection.hold()
@@ -303,7 +317,7 @@ class Dispatch:
 
     def _intercepted(self, api: Api, handler: Handler) -> Handler:
         if self._context.member is not None and api.key in CONTROLLER_APIS:
-            handler = only_on_controller(handler)
+            handler = only_on_controller(handler, CONTROLLER_APIS[api.key])
         return handler if self._interceptor is None else self._interceptor.intercept(api, handler)
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import StorageFailure
 from kbroker.log.files.file_slice import FileSlice
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.types import unsigned_varint
+from kbroker.server.access.permissions import allows_repeated
 from kbroker.server.handlers import fetch
 from kbroker.server.requests.fetch_session import FINAL_EPOCH
 from kbroker.server.requests.repeated_partitions_fetch import FetchLayout, answer_partitions, layout_of
@@ -117,12 +119,15 @@ class RepeatedFetches(RepeatedRequests):
         self._generation += 1
 
     def handle(self, session: ClientSession, frame: memoryview, slot: RequestSlot) -> bool:
-        if not self.context.authorizer.allows_all:
-            return False
         known, correlation_id, offset = self._recognise(session, frame)
         if known is None:
             layout = self._layout(session)
-            return layout is not None and answer_partitions(self.context, layout, frame, slot)
+            return layout is not None and answer_partitions(self.context, session, layout, frame, slot)
+        if not (
+            self.context.authorizer.allows_all
+            or allows_repeated(self.context, session, slot, AclOperation.READ, known.partition.topic)
+        ):
+            return False
         slice_ = self._read(known, offset)
         if slice_ is None:
             return False

@@ -9,6 +9,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, cast
 
+from kbroker.protocol.acl_codes import AclOperation
+from kbroker.server.access.permissions import allows_repeated
 from kbroker.server.handlers import list_offsets
 from kbroker.server.requests.repeated_requests import (
     HEAD_SIZE,
@@ -88,7 +90,10 @@ class RepeatedListOffsets(RepeatedRequests):
         if not KEY_POSITION < len(frame) <= MAX_KEY_SIZE:
             return False
         found = self.known.get(bytes(frame[KEY_POSITION:]))
-        if found is None or not self.context.authorizer.allows_all:
+        if found is None or not (
+            self.context.authorizer.allows_all
+            or allows_repeated(self.context, session, slot, AclOperation.DESCRIBE, found.partition.topic)
+        ):
             return False
         head, correlation_id = _unpack_head(frame)
         if found.head != head:

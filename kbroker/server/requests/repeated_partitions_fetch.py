@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import StorageFailure
 from kbroker.log.files.file_slice import FileSlice
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.types import unsigned_varint
+from kbroker.server.access.permissions import allows_repeated
 from kbroker.server.handlers import fetch
 from kbroker.server.requests.fetch_session import FINAL_EPOCH, FetchSession, FetchTarget
 from kbroker.server.requests.repeated_requests import HEAD_SIZE, KEY_POSITION, MAX_KEY_SIZE, PLACEHOLDERS, struct_of
@@ -26,6 +28,7 @@ from kbroker.server.requests.repeated_requests import HEAD_SIZE, KEY_POSITION, M
 if TYPE_CHECKING:
     from kbroker.replication.partition import Partition
     from kbroker.server.context import Context
+    from kbroker.server.requests.client_session import ClientSession
     from kbroker.server.requests.request import Request
     from kbroker.server.wire.request_slot import RequestSlot
 
@@ -190,22 +193,25 @@ def layout_of(frame: memoryview, request: Request, generation: int) -> FetchLayo
     return None if layout.read(frame) is None else layout
 
 
-def answer_partitions(context: Context, layout: FetchLayout, frame: memoryview, slot: RequestSlot) -> bool:
+def answer_partitions(
+    context: Context, client: ClientSession, layout: FetchLayout, frame: memoryview, slot: RequestSlot
+) -> bool:
     """Answers the request if it has this layout. Returns False if the handler must answer."""
     found = layout.read(frame)
     if found is None:
         return False
     correlation_id, session_id, epoch, topic_id, asked = found
     if session_id == 0 and epoch == FINAL_EPOCH:
-        return _answer_all(context, layout, slot, correlation_id, topic_id, asked)
+        return _answer_all(context, client, layout, slot, correlation_id, topic_id, asked)
     session = context.fetch_sessions.find(session_id, epoch, uses_topic_ids=True)
     if session is None:
         return False
-    return _answer_session(context, layout, slot, correlation_id, session, topic_id, asked)
+    return _answer_session(context, client, layout, slot, correlation_id, session, topic_id, asked)
 
 
 def _answer_all(
     context: Context,
+    client: ClientSession,
     layout: FetchLayout,
     slot: RequestSlot,
     correlation_id: int,
@@ -213,6 +219,8 @@ def _answer_all(
     asked: AskedPartitions,
 ) -> bool:
     read = _Read(context, layout, topic_id)
+    if not read.is_allowed(client, slot):
+        return False
     for index, leader_epoch, offset, _, _, max_bytes, _ in asked:
         if not read.add(index, leader_epoch, offset, max_bytes):
             read.release()
@@ -226,6 +234,7 @@ def _answer_all(
 
 def _answer_session(
     context: Context,
+    client: ClientSession,
     layout: FetchLayout,
     slot: RequestSlot,
     correlation_id: int,
@@ -247,6 +256,8 @@ def _answer_session(
     if not isinstance(topic, bytes):
         return False
     read = _Read(context, layout, topic)
+    if not read.is_allowed(client, slot):
+        return False
     for target in ordered:
         if (
             target.topic != topic
@@ -283,6 +294,12 @@ class _Read:
         self._size = 0
         self.answers: list[tuple[Partition, int, int, bytes, FileSlice | None]] = []
         """Partition, high watermark, log start offset, bytes up to the records, and records."""
+
+    def is_allowed(self, client: ClientSession, slot: RequestSlot) -> bool:
+        name = self._name
+        return name is not None and (
+            self._context.authorizer.allows_all or allows_repeated(self._context, client, slot, AclOperation.READ, name)
+        )
 
     def add(self, index: int, leader_epoch: int, offset: int, max_bytes: int) -> bool:
         """Reads a partition. Returns False if the handler must answer with an error or list aborted transactions."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, cast
 
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.compiler.runtime import varint
 from kbroker.protocol.record_batch import ATTRIBUTE_TRANSACTIONAL, ATTRIBUTES_LOW_BYTE_POSITION, HEADER_SIZE
 from kbroker.protocol.types import unsigned_varint
+from kbroker.server.access.permissions import allows_repeated
 from kbroker.server.handlers import produce
 from kbroker.server.requests.repeated_requests import (
     HEAD_SIZE,
@@ -136,7 +138,10 @@ class RepeatedProduces(RepeatedRequests):
             records is None
             or records[ATTRIBUTES_LOW_BYTE_POSITION] & ATTRIBUTE_TRANSACTIONAL
             or not partition.commits_at_once
-            or not self.context.authorizer.allows_all
+            or not (
+                self.context.authorizer.allows_all
+                or allows_repeated(self.context, session, slot, AclOperation.WRITE, partition.topic)
+            )
         ):
             return False
         run = self._run

@@ -102,6 +102,11 @@ class Request:
         self.route.encode(response, parts)
         return b"".join(parts)
 
+    def framed(self, response: Any) -> bytes:
+        """Returns the response as a frame, with its length and header. Not for responses with slices of files."""
+        body = self.encode(response)
+        return self._header(len(body)) + body
+
     def reply_encoded(self, body: bytes) -> None:
         """Completes the slot with a response from `encode`. Bypasses quotas: only for routes without quotas."""
         header = self._header(len(body))

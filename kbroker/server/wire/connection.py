@@ -34,9 +34,9 @@ from kbroker.server.wire.network import Network
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.send_queue import BLOCKED, READING_AHEAD, SendQueue
 from kbroker.server.wire.sendfile import SendableSlice
-from kbroker.server.wire.transport import BYTES, Transport
+from kbroker.server.wire.transport import BYTES, SecureTransport, Transport
 
-__all__ = ["FRAMES_PER_TURN", "TURN_SECONDS", "Connection", "Watcher"]
+__all__ = ["FRAMES_PER_TURN", "TURN_SECONDS", "Connection", "HandleFrame", "Watcher"]
 
 FRAMES_PER_TURN: Final = 64
 # A turn with more frames ends after so long: requests of one client may be slow, and other clients wait for their turn.
@@ -66,6 +66,9 @@ _FOR_READING: Final = 1
 _FOR_WRITING: Final = 2
 
 _ids = itertools.count(1)
+
+HandleFrame = Callable[["Connection", memoryview, RequestSlot], None]
+"""Handles one frame of a connection, like `FrameHandler.handle`."""
 
 
 class Watcher(Protocol):
@@ -99,6 +102,7 @@ class Connection:
         "_recv_into",
         "_run",
         "_run_state",
+        "_secure",
         "_send_queue",
         "_slots",
         "_transport",
@@ -122,7 +126,9 @@ class Connection:
         listener_name: str = "PLAINTEXT",
         peer_host: str = "",
         peer_port: int = 0,
+        secure: SecureTransport | None = None,
     ) -> None:
+        """`secure`: the transport again, if it is one that buffers; None for plaintext."""
         self.id = next(_ids)
         self.listener_name = listener_name
         self.peer_host = peer_host
@@ -134,8 +140,9 @@ class Connection:
         self._network = network
         self._watcher = watcher
         self._transport = transport
+        self._secure = secure
         self._recv_into = transport.recv_into
-        self._handle = network.handler.handle
+        self._handle: HandleFrame = network.handler.handle
         self._run = network.run
         self._slots: deque[RequestSlot] = deque()
         self._send_queue = SendQueue(transport)
@@ -186,6 +193,9 @@ class Connection:
             except OSError:
                 self.close()
                 return
+            except PeerError as error:
+                self.drop(str(error))
+                return
             if count == 0:
                 # The parked fetch of a client that has disconnected must not stay. A client that has only shut down
                 # its writing half loses its parked requests too.
@@ -194,11 +204,17 @@ class Connection:
             reader.received(count)
             self.last_active = self._network.now
         self._handle_frames()
+        if self._secure is not None and self._secure.has_pending and self._ending == OPEN:
+            self._watcher.call_again(self)
 
     def on_turn(self) -> None:
-        """Handles frames that an earlier turn has left over."""
-        if self._reading == READING and self.reader.is_unfinished and self._run_state < HANDLED:
+        """Handles frames, or bytes of a secure transport, that an earlier turn has left over."""
+        if self._reading != READING or self._run_state >= HANDLED:
+            return
+        if self.reader.is_unfinished:
             self._handle_frames()
+        elif self._secure is not None and self._secure.has_pending:
+            self.on_readable()
 
     def on_writable(self) -> None:
         if self._ending != CLOSED:
@@ -253,6 +269,12 @@ class Connection:
         if self._reading == NO_MEMORY:
             self._reading = PAUSED
         self._settle()
+
+    # Called by logins
+
+    def handle_with(self, handle: HandleFrame) -> None:
+        """Passes the frames of later turns to `handle` instead. A frame of this turn still goes to the old one."""
+        self._handle = handle
 
     # Called by handlers
 
@@ -316,6 +338,8 @@ class Connection:
             self._mute_deadline.cancel()
         network = self._network
         network.connections.discard(self)
+        self._handle = network.handler.handle  # a login refers to its connection: without it, both are freed at once
+        network.logins.finish(self)
         self._watcher.forget(self)
         self._transport.close()
         self._send_queue.close()
@@ -413,7 +437,14 @@ class Connection:
             out.extend(parts)
         if was_empty and out:
             self._send()
-        if slots or out or self._charged or self._reading != READING or self.reader.is_unfinished:
+        if (
+            slots
+            or out
+            or self._charged
+            or self._reading != READING
+            or self.reader.is_unfinished
+            or self._secure is not None
+        ):
             self._settle()
 
     def _send(self) -> None:
@@ -473,7 +504,9 @@ class Connection:
         if watched != self._watched:
             self._watched = watched
             self._watcher.watch(self, reading=reading == READING, writing=queue.state == BLOCKED)
-        if reading == READING and self.reader.is_unfinished:
+        if reading == READING and (
+            self.reader.is_unfinished or (self._secure is not None and self._secure.has_pending)
+        ):
             self._watcher.call_again(self)
 
     def _next_reading(self, unsent: int) -> int:

@@ -32,6 +32,8 @@ class ConnectionLimits:
     # Above either of these a connection is not read until responses are sent.
     max_in_flight: int = 1000
     max_unsent_bytes: int = 1024 * 1024
+    # Longest time for the TLS handshake and the login. Kafka has no such limit.
+    max_login_ms: int = 30_000
     # While others wait for memory, connections that hold memory without progress for so long are closed.
     max_stall_ms: int = 5_000
     # Longest wait for memory before the connection with the largest incomplete frame is closed, even if it progresses.

@@ -52,6 +52,7 @@ class EpollWatcher:
         self._network = network
         self._run = network.run
         self._listener = listener
+        self._tls_state = listener.tls_state
         self._nursery = nursery
         self._forgotten = forgotten
         self._is_alone = is_alone  # the broker has no other listener
@@ -166,6 +167,8 @@ class EpollWatcher:
         run = self._run
         began = self._now
         run.begin(began)
+        if self._tls_state is not None:
+            self._tls_state.begin_round()
         try:
             if self._due:
                 self._call_due(began + ROUND_SECONDS / 2)

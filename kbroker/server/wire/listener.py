@@ -1,4 +1,4 @@
-"""Listening address: binds it, accepts connections, and hands them to a watcher."""
+"""Listening address: binds it, accepts connections, and hands them to a watcher. Knows the listener's protocol."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kbroker.errors import UserError
 from kbroker.server.wire.connection import Connection, Watcher
 from kbroker.server.wire.connection_limits import Admission
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.transport import PlainTransport
+
+if TYPE_CHECKING:
+    from kbroker.server.wire.tls_transport import ListenerTls, TlsListenerState
 
 __all__ = ["Listener", "bind_all"]
 
@@ -27,11 +32,31 @@ _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 class Listener:
     """Sockets of one listener, one for each address."""
 
-    def __init__(self, network: Network, name: str, sockets: list[socket.socket], *, portable: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        name: str,
+        sockets: list[socket.socket],
+        *,
+        portable: bool,
+        tls: ListenerTls | None = None,
+        begin_login: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """`tls`: None for a listener without TLS. `begin_login`: None if clients do not log in (SASL).
+
+        It is called with each new connection. When the client is logged in, `Network.logins.finish` must be called.
+        """
         self.name = name
         self.sockets = sockets
+        self.tls_state: TlsListenerState | None = None
+        """What its TLS connections share; None for a listener without TLS."""
         self._network = network
         self._portable = portable
+        self._begin_login = begin_login
+        if tls is not None:
+            from kbroker.server.wire.tls_transport import TlsListenerState  # loads OpenSSL
+
+            self.tls_state = TlsListenerState(tls, network.clock)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -98,10 +123,31 @@ class Listener:
             quotas.leave(host)
             accepted.close()
             return
-        connection = Connection(
-            self._network, watcher, transport, listener_name=self.name, peer_host=host, peer_port=address[1]
-        )
+        connection = self._connect(transport, watcher, host, address[1])
+        if self._begin_login is not None:
+            self._begin_login(connection)
+        if self._begin_login is not None or self.tls_state is not None:
+            self._network.logins.begin(connection, self._network.clock.monotonic())
         opened(connection)
+
+    def _connect(self, plain: PlainTransport, watcher: Watcher, host: str, port: int) -> Connection:
+        network, state = self._network, self.tls_state
+        if state is None:
+            return Connection(network, watcher, plain, listener_name=self.name, peer_host=host, peer_port=port)
+        from kbroker.server.wire.tls_transport import TlsTransport
+
+        secure = TlsTransport(plain, state)
+        connection = Connection(
+            network, watcher, secure, listener_name=self.name, peer_host=host, peer_port=port, secure=secure
+        )
+        secure.on_handshake = partial(self._on_handshake, state.tls, connection)
+        secure.wake = partial(watcher.call_again, connection)
+        return connection
+
+    def _on_handshake(self, tls: ListenerTls, connection: Connection, certificate: bytes | None) -> None:
+        tls.on_handshake(connection, certificate)
+        if self._begin_login is None:
+            self._network.logins.finish(connection)
 
 
 def bind_all(host: str, port: int) -> list[socket.socket]:

@@ -14,6 +14,7 @@ from kbroker.server.wire.connection_reports import ConnectionReports
 from kbroker.server.wire.delayed_close import DelayedClose
 from kbroker.server.wire.loop_load import LoopLoad
 from kbroker.server.wire.memory_budget import MemoryBudget
+from kbroker.server.wire.pending_logins import PendingLogins
 from kbroker.server.wire.request_slot import RequestSlot
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Network:
         "is_loop_shared",
         "limits",
         "load",
+        "logins",
         "now",
         "quotas",
         "reports",
@@ -92,6 +94,7 @@ class Network:
         self.reports = ConnectionReports(self.now)
         self.load = LoopLoad(self.now)
         self.delayed_close = DelayedClose()
+        self.logins = PendingLogins(limits.max_login_ms / 1000)
         self.is_loop_shared = False
         """Whether another task of this loop waits for sockets. Then a watcher may wait only in trio."""
 
@@ -105,6 +108,8 @@ class Network:
                 connection.reader.shrink()
                 if 0 <= max_idle <= now - connection.last_active and connection.is_idle():
                     connection.close()
+        for connection in self.logins.overdue(now):
+            connection.drop(f"it did not log in within {self.limits.max_login_ms // 1000} s")
         waited = self.budget.longest_wait(now)
         if waited is not None and not self._close_stalled() and waited * 1000 >= self.limits.max_memory_wait_ms:
             self._close_largest_holder()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -12,6 +14,9 @@ from kbroker.server.wire.epoll_watcher import EpollWatcher
 from kbroker.server.wire.listener import Listener, bind_all
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.task_watcher import TaskWatcher
+
+if TYPE_CHECKING:
+    from kbroker.server.wire.tls_transport import ListenerTls
 
 __all__ = ["SocketServer"]
 
@@ -31,9 +36,21 @@ class SocketServer:
         self._scope = trio.CancelScope()
         self._is_empty = trio.Event()
 
-    def listen(self, name: str, host: str, port: int) -> Listener:
-        """Binds now, so that a port in use fails early. Connections wait in the backlog until `run` accepts them."""
-        listener = Listener(self.network, name, bind_all(host, port), portable=self.is_portable)
+    def listen(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        tls: ListenerTls | None = None,
+        begin_login: Callable[[Connection], None] | None = None,
+    ) -> Listener:
+        """Binds now, so that a port in use fails early. Connections wait in the backlog until `run` accepts them.
+
+        `tls`, `begin_login`: as in `Listener`.
+        """
+        sockets = bind_all(host, port)
+        listener = Listener(self.network, name, sockets, portable=self.is_portable, tls=tls, begin_login=begin_login)
         self.listeners.append(listener)
         return listener
 
@@ -67,6 +84,10 @@ class SocketServer:
 
     def _start(self, listener: Listener, nursery: trio.Nursery) -> None:
         watcher: EpollWatcher | TaskWatcher
+        if listener.tls_state is not None:
+            from kbroker.server.wire.handshake_threads import HandshakeThreads  # loads OpenSSL
+
+            listener.tls_state.threads = HandshakeThreads(nursery)
         if self.is_portable:
             watcher = TaskWatcher(self.network, listener, nursery, self._on_closed)
         else:

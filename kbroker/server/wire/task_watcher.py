@@ -21,7 +21,7 @@ _ACCEPT_PAUSE = 0.1
 class _Watch:
     """Events that the task of one connection waits for."""
 
-    __slots__ = ("has_writer", "is_due", "reading", "resumed", "writing")
+    __slots__ = ("has_writer", "is_due", "reading", "resumed", "waiting", "writing")
 
     def __init__(self) -> None:
         self.reading = True
@@ -29,6 +29,7 @@ class _Watch:
         self.is_due = False
         self.has_writer = False
         self.resumed = trio.Event()
+        self.waiting: trio.CancelScope | None = None  # not None while the task waits for its socket
 
 
 class TaskWatcher:
@@ -59,6 +60,8 @@ class TaskWatcher:
         watch = self._watches[connection]
         watch.is_due = True
         watch.resumed.set()
+        if watch.waiting is not None:
+            watch.waiting.cancel()
 
     def forget(self, connection: Connection) -> None:
         watch = self._watches.pop(connection)
@@ -104,10 +107,14 @@ class TaskWatcher:
                 self._call(connection, connection.on_turn)
             elif watch.reading:
                 try:
-                    await trio.lowlevel.wait_readable(connection.fileno())
+                    with trio.CancelScope() as watch.waiting:
+                        await trio.lowlevel.wait_readable(connection.fileno())
                 except trio.ClosedResourceError:
                     return
-                self._call(connection, connection.on_readable)
+                finally:
+                    watch.waiting = None
+                if not watch.is_due:
+                    self._call(connection, connection.on_readable)
             else:
                 watch.resumed = trio.Event()
                 await watch.resumed.wait()
@@ -115,6 +122,8 @@ class TaskWatcher:
     def _call(self, connection: Connection, method: Callable[[], None]) -> None:
         run = self._network.run
         run.begin(self._network.clock.monotonic())
+        if self._listener.tls_state is not None:
+            self._listener.tls_state.begin_round()
         try:
             self._network.call(connection, method)
         finally:

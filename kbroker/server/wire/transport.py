@@ -1,6 +1,7 @@
-"""Sends and receives the bytes of one connection without waiting. TLS will be another transport.
+"""Sends and receives the bytes of one connection without waiting: in plaintext. TLS is in `tls_transport.py`.
 
-Each call moves bytes at once or raises BlockingIOError. Any other OSError means that the connection is lost.
+Each call moves bytes at once or raises BlockingIOError. Any other OSError means that the connection is lost,
+PeerError that the peer broke the protocol of the transport.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from kbroker.server.wire.sendfile import SliceSender, slice_sender
 
-__all__ = ["BYTES", "PlainTransport", "Sendable", "Transport"]
+__all__ = ["BYTES", "PlainTransport", "SecureTransport", "Sendable", "Transport"]
 
 Sendable = bytes | bytearray | memoryview
 BYTES = (bytes, bytearray, memoryview)  # a tuple: isinstance is faster on it than on a union
@@ -27,6 +28,13 @@ class Transport(Protocol):
     def fileno(self) -> int: ...
 
     def close(self) -> None: ...
+
+
+class SecureTransport(Transport, Protocol):
+    """Transport that buffers what it has received."""
+
+    has_pending: bool
+    """Whether `recv_into` has more bytes that no event of the socket will report."""
 
 
 class PlainTransport:

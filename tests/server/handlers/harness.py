@@ -22,13 +22,14 @@ from kbroker.log.files.file_cache import FileCache
 from kbroker.log.files.file_slice import FileSlice
 from kbroker.log.files.filesystem import OsFileSystem
 from kbroker.log.open_log import OpenLog
+from kbroker.protocol.acl_codes import AclOperation, ResourceType
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
 from kbroker.protocol.registry import api
 from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.log_dirs import LogDirs
-from kbroker.server.access.authorization import AclOperation, AllowAll, Authorizer, ResourceType
+from kbroker.server.access.authorization import AllowAll, Authorizer
 from kbroker.server.context import Context
 from kbroker.server.coordinators.producer_ids import ProducerIds
 from kbroker.server.quotas.request_quotas import Quotas
@@ -95,12 +96,19 @@ class Allowing:
     """Authorizer that allows only the given pairs of operation and resource name."""
 
     allows_all = False
+    logs_all = False
 
     def __init__(self, *allowed: tuple[AclOperation, str]) -> None:
         self.allowed = set(allowed)
 
     def allows(self, principal: str, host: str, operation: AclOperation, resource: ResourceType, name: str) -> bool:
         return (operation, name) in self.allowed
+
+    def allows_any(self, principal: str, host: str, operation: AclOperation, resource: ResourceType) -> bool:
+        return any(operation is allowed for allowed, _ in self.allowed)
+
+    def audit(self, *decision: object, is_allowed: bool) -> None:
+        pass
 
 
 class FrozenController:
@@ -154,6 +162,7 @@ class HandlerBroker:
             "auto_creation": AutoCreationRate(self.clock),
             "thread_work": ThreadWork(SystemClock()),
             "nursery": nursery,
+            "listener_keys": {},
         }
         # Parts that these handlers do not use are None.
         given: dict[str, Any] = {field.name: parts.get(field.name) for field in fields(Context)}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_configs, incremental_alter_configs
-from kbroker.server.access.authorization import AclOperation
 from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 
@@ -238,7 +238,7 @@ async def test_a_broker_config_applies_to_topics_without_their_own_value(start_b
         ("1", [("num.partitions", SET, "3")], ErrorCode.INVALID_REQUEST, "dynamically: num.partitions"),
         ("1", [("log.retention.ms", SET, "x")], ErrorCode.INVALID_REQUEST, "log.retention.ms=x"),
         ("1", [("log.retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG, "not LIST"),
-        ("1", [("ssl.keystore.type", SET, "PEM")], ErrorCode.INVALID_REQUEST, "prefix of a listener"),
+        ("1", [("ssl.keystore.type", SET, "PEM")], ErrorCode.INVALID_REQUEST, "using the listener prefix"),
         ("", [("listener.name.a.ssl.keystore.type", SET, "PEM")], ErrorCode.INVALID_REQUEST, "broker id"),
         ("1", [("listeners", SET, "PLAINTEXT://a:1")], ErrorCode.INVALID_REQUEST, "restart"),
     ],

@@ -12,10 +12,10 @@ from kbroker.errors import StorageFailure
 from kbroker.log.directory import DataDirectory
 from kbroker.log.files.file_cache import FileCache
 from kbroker.log.files.filesystem import OsFileSystem
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import alter_replica_log_dirs as messages
 from kbroker.replication.storage_gate import StorageGate
-from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import make_batch
 from tests.server.handlers.harness import HandlerBroker
 

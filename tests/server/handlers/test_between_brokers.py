@@ -12,14 +12,21 @@ from kbroker.controller.changes import PartitionsChanged
 from kbroker.controller.cluster.control_request_handler import ControlRequestHandler
 from kbroker.controller.image import PartitionState
 from kbroker.errors import PeerError
+from kbroker.protocol.acl_codes import AclOperation, ResourceType
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
-from kbroker.protocol.messages import alter_partition, create_topics, leader_and_isr, stop_replica, update_metadata
+from kbroker.protocol.messages import (
+    alter_partition,
+    create_topics,
+    envelope,
+    leader_and_isr,
+    stop_replica,
+    update_metadata,
+)
 from kbroker.protocol.registry import APIS, api
-from kbroker.server.access.authorization import AclOperation
 from kbroker.server.requests.dispatch import Dispatch
-from tests.server.handlers.harness import HandlerBroker
+from tests.server.handlers.harness import Allowing, HandlerBroker
 
 LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA, CONTROLLED_SHUTDOWN = 4, 5, 6, 7
 API_VERSIONS, CREATE_TOPICS, ALTER_PARTITION, ENVELOPE, ALLOCATE_PRODUCER_IDS = 18, 19, 56, 58, 67
@@ -63,6 +70,37 @@ async def test_requests_between_brokers_need_a_permission(member: HandlerBroker,
     member.allow((AclOperation.ALTER, "kafka-cluster"))
     response = await member.ask(row.key, row.versions[-1])
     assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    member.controller.store.resign()  # the permission comes before the question who the controller is
+    response = await member.ask(row.key, row.versions[-1])
+    assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("version", range(8))
+async def test_a_refused_leader_and_isr_has_the_code_for_each_partition(member: HandlerBroker, version: int) -> None:
+    member.allow()
+    one = state(member)
+    group = leader_and_isr.LeaderAndIsrTopicState(topic_name="t", topic_id=b"x" * 16, partition_states=[one])
+    response = await member.ask(
+        LEADER_AND_ISR, version, **sender(member), ungrouped_partition_states=[one], topic_states=[group]
+    )
+    errors = response.topics[0].partition_errors if version >= 5 else response.partition_errors
+    assert [(error.partition_index, error.error_code) for error in errors] == [(0, 31)]
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_a_refused_stop_replica_has_the_code_for_each_partition(member: HandlerBroker, version: int) -> None:
+    member.allow()
+    states = [stop_replica.StopReplicaPartitionState(partition_index=2)]
+    response = await member.ask(
+        STOP_REPLICA,
+        version,
+        **sender(member),
+        ungrouped_partitions=[stop_replica.StopReplicaPartitionV0(topic_name="t", partition_index=2)],
+        topics=[stop_replica.StopReplicaTopicV1(name="t", partition_indexes=[2])],
+        topic_states=[stop_replica.StopReplicaTopicState(topic_name="t", partition_states=states)],
+    )
+    errors = [(error.topic_name, error.partition_index, error.error_code) for error in response.partition_errors]
+    assert errors == [("t", 2, 31)]
 
 
 def state(broker: HandlerBroker, **members: Any) -> Any:
@@ -188,11 +226,19 @@ def enveloped(key: int, version: int, **members: Any) -> bytes:
     return codec(REQUEST_HEADER, asked.request_header_version(version)).to_bytes(header) + body
 
 
+def principal(name: str) -> bytes:
+    """Returns the bytes of Kafka's DefaultKafkaPrincipalBuilder."""
+    return b"\0\0" + codec(envelope.PRINCIPAL, 0).to_bytes(envelope.PRINCIPAL(type="User", name=name))
+
+
+SENDER: dict[str, Any] = {"request_principal": principal("alice"), "client_host_address": b"\x7f\0\0\1"}
+
+
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_a_topic_is_created_from_an_envelope(member: HandlerBroker, version: int) -> None:
     topic = create_topics.CreatableTopic(name="new", num_partitions=2, replication_factor=1)
     data = enveloped(CREATE_TOPICS, version, topics=[topic], timeout_ms=1000)
-    response = await member.ask(ENVELOPE, 0, request_data=data, client_host_address=b"\x7f\0\0\1")
+    response = await member.ask(ENVELOPE, 0, request_data=data, **SENDER)
     inside = response.response_data
     header, position = codec(RESPONSE_HEADER, api(CREATE_TOPICS).response_header_version(version)).decode(inside)
     answer, end = codec(create_topics.RESPONSE, version).decode(inside, position)
@@ -203,8 +249,40 @@ async def test_a_topic_is_created_from_an_envelope(member: HandlerBroker, versio
 
 @pytest.mark.parametrize("data", [b"", b"\0", enveloped(20, 6, topics=[]), enveloped(19, 7, topics=[])[:-3]])
 async def test_an_envelope_with_another_request_is_refused(member: HandlerBroker, data: bytes) -> None:
-    response = await member.ask(ENVELOPE, 0, request_data=data, client_host_address=b"")
+    response = await member.ask(ENVELOPE, 0, request_data=data, **SENDER)
     assert (response.error_code, response.response_data) == (ErrorCode.INVALID_REQUEST, None)
+
+
+class Recording(Allowing):
+    """Allows all, and records who asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str, AclOperation]] = []
+
+    def allows(self, principal: str, host: str, operation: AclOperation, resource: ResourceType, name: str) -> bool:
+        self.asked.append((principal, host, operation))
+        return True
+
+
+async def test_a_request_in_an_envelope_is_authorized_as_its_own_client(member: HandlerBroker) -> None:
+    authorizer = member.context.authorizer = Recording()
+    topic = create_topics.CreatableTopic(name="new", num_partitions=2, replication_factor=1)
+    data = enveloped(CREATE_TOPICS, 7, topics=[topic], timeout_ms=1000)
+    await member.ask(ENVELOPE, 0, request_data=data, **SENDER)
+    assert ("User:ANONYMOUS", "192.0.2.7", AclOperation.CLUSTER_ACTION) in authorizer.asked
+    assert ("User:alice", "127.0.0.1", AclOperation.CREATE) in authorizer.asked
+
+
+@pytest.mark.parametrize("data", [None, b"", b"\0", b"\0\1" + principal("a")[2:], principal("alice")[:-2]])
+async def test_an_envelope_without_a_valid_principal_is_refused(member: HandlerBroker, data: bytes | None) -> None:
+    response = await member.ask(ENVELOPE, 0, request_data=enveloped(19, 7), request_principal=data)
+    assert response.error_code == ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+
+
+async def test_an_envelope_from_a_listener_of_clients_closes_the_connection(member: HandlerBroker) -> None:
+    with pytest.raises(PeerError, match="not for brokers"):
+        await member.ask(ENVELOPE, 0, request_data=enveloped(19, 7), listener="CLIENTS", **SENDER)
 
 
 async def test_controller_requests_are_refused_by_other_brokers(member: HandlerBroker) -> None:

@@ -13,10 +13,10 @@ from kbroker.config.group import consumer_timeouts
 from kbroker.controller.changes import EntityConfigsChanged, apply
 from kbroker.controller.rules.topic_rules import NewTopic
 from kbroker.group.result import ConsumerTimeouts
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import consumer_group_heartbeat as messages
 from kbroker.protocol.messages import join_group
-from kbroker.server.access.authorization import AclOperation
 from tests.server.conftest import StartBroker
 from tests.server.handlers.group_harness import DESCRIBE, HEARTBEAT, JOIN, LIST, GroupBroker
 

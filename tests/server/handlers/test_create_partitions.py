@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import create_partitions as messages
-from kbroker.server.access.authorization import AclOperation
 from tests.server.handlers.harness import HandlerBroker
 
 CREATE_PARTITIONS = 37

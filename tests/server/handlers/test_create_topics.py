@@ -8,10 +8,9 @@ import pytest
 
 from kbroker.config.key import ConfigSource
 from kbroker.names import ZERO_UUID
+from kbroker.protocol.acl_codes import CLUSTER_NAME, AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import create_topics as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import CLUSTER_NAME
 from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 

@@ -8,9 +8,9 @@ import pytest
 
 from kbroker.errors import StorageFailure
 from kbroker.names import CONSUMER_OFFSETS
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_records as messages
-from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import make_batch
 from tests.server.handlers.harness import HandlerBroker
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.names import ZERO_UUID
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_topics as messages
-from kbroker.server.access.authorization import AclOperation
 from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.protocol.acl_codes import CLUSTER_NAME, AclOperation
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import CLUSTER_NAME
 from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 

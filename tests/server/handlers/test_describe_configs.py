@@ -10,10 +10,9 @@ from kbroker.config.broker import BROKER_CONFIGS
 from kbroker.config.group import GROUP_CONFIGS
 from kbroker.config.key import ConfigSource, ConfigType
 from kbroker.config.topic import TOPIC_CONFIGS
+from kbroker.protocol.acl_codes import CLUSTER_NAME, AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_configs as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import CLUSTER_NAME
 from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 

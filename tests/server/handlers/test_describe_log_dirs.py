@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_log_dirs as messages
-from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import make_batch
 from tests.server.handlers.harness import HandlerBroker
 

@@ -8,9 +8,9 @@ import pytest
 
 from kbroker.errors import StorageFailure
 from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_producers as messages
-from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import NOW, make_batch
 from tests.server.handlers.harness import HandlerBroker
 

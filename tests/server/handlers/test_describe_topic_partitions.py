@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kbroker.names import ZERO_UUID
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_topic_partitions as messages
-from kbroker.server.access.authorization import AclOperation
 from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import HandlerBroker
 

@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import leave_group
-from kbroker.server.access.authorization import AclOperation
 from tests.server.conftest import StartBroker
 from tests.server.handlers.group_harness import FIND_COORDINATOR, HEARTBEAT, LEAVE, SYNC, GroupBroker
 

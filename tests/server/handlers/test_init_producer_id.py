@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.protocol.acl_codes import CLUSTER_NAME, AclOperation
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import CLUSTER_NAME
 from tests.server.handlers.harness import HandlerBroker
 
 INIT_PRODUCER_ID = 22

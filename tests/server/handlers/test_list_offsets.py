@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kbroker.errors import StorageFailure
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import list_offsets as messages
-from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import NOW, append_as_leader, make_batch, make_marker
 from tests.server.handlers.harness import HandlerBroker
 

@@ -11,10 +11,9 @@ from kbroker.config.endpoints import Endpoint
 from kbroker.controller.changes import BrokerAdded, TopicAdded, apply
 from kbroker.controller.image import BrokerRegistration, Image, PartitionState, TopicImage
 from kbroker.names import CONSUMER_OFFSETS, TRANSACTION_STATE, ZERO_UUID
+from kbroker.protocol.acl_codes import CLUSTER_NAME, AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import metadata as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import CLUSTER_NAME
 from tests.server.conftest import StartBroker
 from tests.server.handlers.harness import FrozenController, HandlerBroker
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from kbroker.errors import StorageFailure
+from kbroker.protocol.acl_codes import CLUSTER_NAME, AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_for_leader_epoch as messages
-from kbroker.server.access.authorization import AclOperation
-from kbroker.server.access.permissions import CLUSTER_NAME
 from tests.log.batches import make_batch
 from tests.server.handlers.harness import HandlerBroker
 

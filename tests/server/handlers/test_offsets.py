@@ -11,10 +11,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.coordinator.pending_response import PendingResponse
 from kbroker.group.records import offset_record
+from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_commit, offset_delete, offset_fetch
 from kbroker.protocol.record_batch import iter_headers
-from kbroker.server.access.authorization import AclOperation
 from tests.log.batches import read_bytes
 from tests.server.conftest import StartBroker
 from tests.server.handlers.group_harness import (
