@@ -7,6 +7,7 @@ once a minute: the issuer may have a new key, and the client tries again.
 from __future__ import annotations
 
 import logging
+import urllib.error
 import urllib.request
 from http.client import HTTPException
 from typing import Final
@@ -85,8 +86,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _fetch(url: str) -> bytes:
     """Returns the bytes at a URL, a little more than allowed at most. Blocks: runs in a thread."""
     opener = urllib.request.build_opener(_NoRedirect)
-    with opener.open(url, timeout=_FETCH_SECONDS) as response:
-        data: bytes = response.read(MAX_JWKS_BYTES + 1)
+    try:
+        with opener.open(url, timeout=_FETCH_SECONDS) as response:
+            data: bytes = response.read(MAX_JWKS_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        error.close()  # it is the response, with its socket
+        raise
     return data
 
 
