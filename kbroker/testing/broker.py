@@ -179,7 +179,14 @@ class Broker:
 
         Mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
         """
-        return self._expect_running().client_settings(user, mechanism)
+        settings = self._expect_running().client_settings(user, mechanism)
+        return settings if self._tls is None else {**settings, "security.protocol": "SASL_SSL", **self._tls_settings}
+
+    @property
+    def _tls_settings(self) -> dict[str, str]:
+        settings = self.tls.librdkafka
+        del settings["security.protocol"]
+        return settings
 
     def stop(self) -> None:
         """Shuts down cleanly and keeps topics and records for the next `start`. No-op if the broker is not running."""

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import unittest
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -314,3 +315,14 @@ def test_one_that_dies_of_a_bug_is_not_silent(monkeypatch: pytest.MonkeyPatch) -
         Broker().start().stop()
     assert "ZeroDivisionError" in repr(raised.value)
     assert threads_of_brokers() == []
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_users_log_in_over_tls(mechanism: str) -> None:
+    with Broker(topics=["orders"], users={"alice": "s3cret"}, tls=True) as broker:
+        settings: dict[str, Any] = {**broker.client_settings("alice", mechanism)}
+        assert settings["security.protocol"] == "SASL_SSL"
+        producer = Producer(settings)
+        producer.produce("orders", "tea")
+        assert producer.flush(30) == 0
+        assert [record.text for record in broker.records("orders", 1)] == ["tea"]
