@@ -40,6 +40,7 @@ _FIRST_VERSION: Final = 4  # older versions need converted records
 _LOG_START_SINCE: Final = 5
 _OFFSET_SIZE: Final = 8
 _RECORDS: Final = b"in place of records"
+_READ: Final = AclOperation.READ  # reading the member of an enum is slow
 
 _pack_offset: Final = Struct(">q").pack
 _pack_size: Final = Struct(">i").pack
@@ -125,7 +126,7 @@ class RepeatedFetches(RepeatedRequests):
             return layout is not None and answer_partitions(self.context, session, layout, frame, slot)
         if not (
             self.context.authorizer.allows_all
-            or allows_repeated(self.context, session, slot, AclOperation.READ, known.partition.topic)
+            or allows_repeated(self.context, session, slot, _READ, known.partition.topic)
         ):
             return False
         slice_ = self._read(known, offset)

@@ -35,6 +35,7 @@ __all__ = ["RepeatedProduces"]
 _FIRST_VERSION: Final = 7  # from here on a response has all three offsets, and every codec is allowed
 _RECORDS_LENGTH_SIZE: Final = 4  # int32 before the records, in versions that are not flexible
 _EMPTY_TAGS: Final = b"\0\0\0"  # of partition, topic and request: after the records in flexible versions
+_WRITE: Final = AclOperation.WRITE  # reading the member of an enum is slow
 
 _unpack_size: Final = Struct(">i").unpack_from
 _pack_offsets: Final = Struct(">qqq").pack
@@ -140,7 +141,7 @@ class RepeatedProduces(RepeatedRequests):
             or not partition.commits_at_once
             or not (
                 self.context.authorizer.allows_all
-                or allows_repeated(self.context, session, slot, AclOperation.WRITE, partition.topic)
+                or allows_repeated(self.context, session, slot, _WRITE, partition.topic)
             )
         ):
             return False
