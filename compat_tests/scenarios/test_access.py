@@ -27,7 +27,6 @@ from tests.broker.wire import BY_NAME, Client, connect
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
 SOURCE = Path(__file__).parents[1] / "java" / "ListenerPrincipal.java"
-NAME = "here"
 EVERYTHING = [f"allow User:ANONYMOUS ALL {kind} *" for kind in ("topic", "group", "transactional_id")]
 REFUSALS = {29, 30, 31, 53, 65}
 
@@ -65,25 +64,27 @@ def secured_kafka(tools: JavaTools, directory: Path) -> Iterator[tuple[int, int]
 class Scene:
     """A topic, a group and an open transaction of one name, on a broker where clients have no rights."""
 
-    def __init__(self, operator: Cluster, client: Client) -> None:
+    def __init__(self, operator: Cluster, client: Client, name: str) -> None:
         self.operator = operator
         self.client = client
+        self.name = name
 
     async def prepare(self) -> None:
-        await create_topic(self.operator, NAME, partitions=1, replication_factor=1)
+        name = self.name
+        await create_topic(self.operator, name, partitions=1, replication_factor=1)
         await self.allow(EVERYTHING)
         for kind in (0, 1):
-            await self.insist("FindCoordinator", 3, key=NAME, key_type=kind)
+            await self.insist("FindCoordinator", 3, key=name, key_type=kind)
         partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
-        await self.insist("OffsetCommit", 8, group_id=NAME, topics=[{"name": NAME, "partitions": [partition]}])
-        ids = await self.insist("InitProducerId", 4, transactional_id=NAME, transaction_timeout_ms=60_000)
+        await self.insist("OffsetCommit", 8, group_id=name, topics=[{"name": name, "partitions": [partition]}])
+        ids = await self.insist("InitProducerId", 4, transactional_id=name, transaction_timeout_ms=60_000)
         await self.insist(
             "AddPartitionsToTxn",
             3,
-            v3_and_below_transactional_id=NAME,
+            v3_and_below_transactional_id=name,
             v3_and_below_producer_id=ids.producer_id,
             v3_and_below_producer_epoch=ids.producer_epoch,
-            v3_and_below_topics=[{"name": NAME, "partitions": [0]}],
+            v3_and_below_topics=[{"name": name, "partitions": [0]}],
         )
         await self.forbid_all()
 
@@ -104,7 +105,7 @@ class Scene:
         """Returns the error codes of the row's response. Kafka's authorizer may know a change a moment later."""
         with trio.move_on_after(5) as waiting:
             while True:
-                codes = (await self.ask(row.api, row.version, row.members(NAME)))[1]
+                codes = (await self.ask(row.api, row.version, row.members(self.name)))[1]
                 if is_expected(codes) or waiting.cancel_called:
                     return codes
                 await trio.sleep(0.1)
@@ -120,41 +121,33 @@ class Scene:
 
 
 @asynccontextmanager
-async def open_scene(operator_port: int, client_port: int) -> AsyncIterator[Scene]:
+async def open_scene(operator_port: int, client_port: int, name: str) -> AsyncIterator[Scene]:
     async with (
         open_cluster([Address("127.0.0.1", operator_port)], client_id="operator") as operator,
         connect(client_port) as client,
     ):
-        yield Scene(operator, client)
+        scene = Scene(operator, client, name)
+        await scene.prepare()
+        yield scene
 
 
 @pytest.fixture(scope="module")
 def kafka(java_tools: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     with secured_kafka(java_tools, tmp_path_factory.mktemp("secured-kafka")) as ports:
-
-        async def prepare() -> None:
-            async with open_scene(*ports) as scene:
-                await scene.prepare()
-
-        trio.run(prepare)
         yield ports
 
 
-# Requests that change what the other rows need are the last ones.
-LAST = ("ConsumerGroupHeartbeat", "DeleteGroups", "DeleteTopics")
-ORDERED = sorted(ROWS, key=lambda row: row.api in LAST)
-
-
-@pytest.mark.parametrize("row", ORDERED, ids=lambda row: row.id)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 async def test_apache_kafka_answers_as_the_table_says(kafka: tuple[int, int], row: Row) -> None:
     """`tests/broker/test_access.py` compares kbroker with the same table."""
-    async with open_scene(*kafka) as scene:
+    name = f"row-{ROWS.index(row)}"
+    async with open_scene(*kafka, name) as scene:
         for missing, expected in row.rights.items():
-            await scene.allow([each_lines(right, NAME)[0] for right in row.rights if right != missing])
+            await scene.allow([each_lines(right, name)[0] for right in row.rights if right != missing])
             wanted = {path: list(code) if isinstance(code, tuple) else [code] for path, code in expected.items()}
             assert await scene.settled(row, lambda codes, wanted=wanted: codes == wanted) == wanted  # type: ignore[misc]
             await scene.forbid_all()
-        await scene.allow([each_lines(right, NAME)[-1] for right in row.rights])
+        await scene.allow([each_lines(right, name)[-1] for right in row.rights])
         codes = await scene.settled(row, is_not_refused)
         await scene.forbid_all()
         assert is_not_refused(codes), codes

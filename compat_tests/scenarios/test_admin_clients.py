@@ -38,13 +38,11 @@ GROUPS: Final = "test_groups_confluent"
 TRANSACTIONS: Final = "test_transactions_python"
 
 NO_REQUEST: Final = "sends nothing"
-SCRAM: Final = "kbroker has no authentication and does not serve the API"
 QUORUM: Final = "only KRaft has a metadata quorum; kbroker does not serve the API"
 
 # Reason -> APIs that kbroker does not serve. When kbroker serves one, its methods need a scenario.
 REASONS: Final = {
     NO_REQUEST: (),
-    SCRAM: ("AlterUserScramCredentials",),
     QUORUM: ("DescribeQuorum",),
 }
 
@@ -52,7 +50,7 @@ REASONS: Final = {
 CONFLUENT_METHODS: Final = {
     "alter_configs": CONFIGS,
     "alter_consumer_group_offsets": GROUPS,
-    "alter_user_scram_credentials": SCRAM,
+    "alter_user_scram_credentials": "test_scram_credentials",
     "cluster_id": HERE,
     "create_acls": TOPICS,
     "create_partitions": TOPICS,
@@ -84,7 +82,7 @@ PYTHON_METHODS: Final = {
     "alter_group_offsets": HERE,
     "alter_partition_reassignments": HERE,
     "alter_replica_log_dirs": HERE,
-    "alter_user_scram_credentials": SCRAM,
+    "alter_user_scram_credentials": "test_scram_credentials",
     "api_versions": HERE,
     "close": NO_REQUEST,
     "create_acls": HERE,

@@ -116,8 +116,8 @@ class Migration:
     def _is_election_answered(self) -> bool:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
         try:
-            admin.elect_leaders(ElectionType.PREFERRED, None, request_timeout=ELECTION_SECONDS).result()
-        except KafkaException:
+            admin.elect_leaders(ElectionType.PREFERRED, None).result(ELECTION_SECONDS)
+        except (KafkaException, TimeoutError):
             return False
         return True
 
