@@ -8,7 +8,12 @@ from typing import Any
 import kafka.admin as python
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import admin as confluent
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 
 ITERATIONS = 4096
 RESOURCE_NOT_FOUND = 91
@@ -27,13 +32,13 @@ def code_of(future: Any) -> int:
 
 
 def test_confluent_kafka_sets_describes_and_deletes_a_credential(admin: Any, user: str) -> None:
-    mechanism = confluent.ScramMechanism.SCRAM_SHA_256
-    info = confluent.ScramCredentialInfo(mechanism, ITERATIONS)
-    wanted = confluent.UserScramCredentialUpsertion(user, info, b"secret", b"salt")
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    info = ScramCredentialInfo(mechanism, ITERATIONS)
+    wanted = UserScramCredentialUpsertion(user, info, b"secret", b"salt")
     admin.alter_user_scram_credentials([wanted])[user].result()
     (found,) = admin.describe_user_scram_credentials([user])[user].result().scram_credential_infos
     assert (found.mechanism, found.iterations) == (mechanism, ITERATIONS)
-    deletion = confluent.UserScramCredentialDeletion(user, mechanism)
+    deletion = UserScramCredentialDeletion(user, mechanism)
     admin.alter_user_scram_credentials([deletion])[user].result()
     assert code_of(admin.describe_user_scram_credentials([user])[user]) == RESOURCE_NOT_FOUND
     assert code_of(admin.alter_user_scram_credentials([deletion])[user]) == RESOURCE_NOT_FOUND
