@@ -6,7 +6,6 @@ import logging
 from typing import Final
 
 from kbroker.clock import Clock
-from kbroker.protocol.acl_codes import AclOperation, ResourceType
 from kbroker.security.acls.audit import AuditLimit, audit_line
 from kbroker.security.acls.decision import Access
 from kbroker.security.acls.index import AclIndex
@@ -32,20 +31,9 @@ class AclAuthorizer:
     def logs_all(self) -> bool:
         return logger.isEnabledFor(logging.DEBUG)
 
-    def audit(
-        self,
-        principal: str,
-        host: str,
-        operation: AclOperation,
-        resource: ResourceType,
-        name: str,
-        api_name: str,
-        *,
-        is_allowed: bool,
-    ) -> None:
+    def audit(self, access: Access, api_name: str, *, is_allowed: bool) -> None:
         if is_allowed:
-            if logger.isEnabledFor(logging.DEBUG):
-                access = Access(principal, host, operation, resource, name)
+            if self.logs_all:
                 logger.debug("%s", audit_line(access, api_name, is_allowed=True))
             return
         if not logger.isEnabledFor(logging.INFO):
@@ -55,5 +43,4 @@ class AclAuthorizer:
             return
         if left_out:
             logger.info("%d more denied requests were not logged", left_out)
-        access = Access(principal, host, operation, resource, name)
         logger.info("%s", audit_line(access, api_name, is_allowed=False))

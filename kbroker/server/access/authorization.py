@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.protocol.acl_codes import AclOperation, ResourceType
+
+if TYPE_CHECKING:
+    from kbroker.security.acls.decision import Access
 
 __all__ = ["AllowAll", "Authorizer"]
 
@@ -26,17 +29,7 @@ class Authorizer(Protocol):
         """Whether the operation is allowed on any resource of the type, also on one that does not exist."""
         ...
 
-    def audit(
-        self,
-        principal: str,
-        host: str,
-        operation: AclOperation,
-        resource: ResourceType,
-        name: str,
-        api_name: str,
-        *,
-        is_allowed: bool,
-    ) -> None:
+    def audit(self, access: Access, api_name: str, *, is_allowed: bool) -> None:
         """Logs a decision, as Kafka's authorizer does."""
         ...
 
@@ -51,15 +44,5 @@ class AllowAll:
     def allows_any(self, principal: str, host: str, operation: AclOperation, resource: ResourceType) -> bool:
         return True
 
-    def audit(
-        self,
-        principal: str,
-        host: str,
-        operation: AclOperation,
-        resource: ResourceType,
-        name: str,
-        api_name: str,
-        *,
-        is_allowed: bool,
-    ) -> None:
+    def audit(self, access: Access, api_name: str, *, is_allowed: bool) -> None:
         """Logs nothing."""

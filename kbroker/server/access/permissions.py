@@ -55,11 +55,8 @@ def allows_transactional_id(context: Context, request: Request, operation: AclOp
 
 def allows_any_topic(context: Context, request: Request, operation: AclOperation) -> bool:
     """Whether the client may do this with any topic, also with one that does not exist."""
-    authorizer = context.authorizer
-    principal, host, kind = request.principal, request.client_host, ResourceType.TOPIC
-    is_allowed = authorizer.allows_any(principal, host, operation, kind)
-    api_name = request.route.api.name
-    authorizer.audit(principal, host, operation, kind, "*", api_name, is_allowed=is_allowed)
+    is_allowed = context.authorizer.allows_any(request.principal, request.client_host, operation, ResourceType.TOPIC)
+    _audit(context, request, operation, ResourceType.TOPIC, "*", is_allowed=is_allowed)
     return is_allowed
 
 
@@ -88,10 +85,17 @@ def not_authorized_text(request: Request) -> str:
 def _allows(
     context: Context, request: Request, operation: AclOperation, resource: ResourceType, name: str, quiet: bool
 ) -> bool:
-    authorizer = context.authorizer
-    principal, host = request.principal, request.client_host
-    is_allowed = authorizer.allows(principal, host, operation, resource, name)
-    if not quiet and (not is_allowed or authorizer.logs_all):
-        api_name = request.route.api.name
-        authorizer.audit(principal, host, operation, resource, name, api_name, is_allowed=is_allowed)
+    is_allowed = context.authorizer.allows(request.principal, request.client_host, operation, resource, name)
+    if not quiet:
+        _audit(context, request, operation, resource, name, is_allowed=is_allowed)
     return is_allowed
+
+
+def _audit(
+    context: Context, request: Request, operation: AclOperation, resource: ResourceType, name: str, *, is_allowed: bool
+) -> None:
+    if not is_allowed or context.authorizer.logs_all:
+        from kbroker.security.acls.decision import Access  # a broker without authorizer loads no rules of ACLs
+
+        access = Access(request.principal, request.client_host, operation, resource, name)
+        context.authorizer.audit(access, request.route.api.name, is_allowed=is_allowed)
