@@ -15,7 +15,9 @@ SOURCES := $(shell find kbroker -name '*.py')
 # after it; with PLAIN it finds the sources first.
 FAST    := PYTHONPATH=$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
 PLAIN   := PYTHONPATH=$(CURDIR)
-COMPILED_TESTS := KBROKER_COMPILED=1 $(FAST) $(BIN)/pytest -o pythonpath="$(COMPILED) ." --ignore tests/testing/test_docs.py
+# Runs tests that failed once more, alone, and lists those that then passed.
+TESTS   := $(BIN)/python -m tools.run_tests
+COMPILED_TESTS := KBROKER_COMPILED=1 $(FAST) $(TESTS) -o pythonpath="$(COMPILED) ." --ignore tests/testing/test_docs.py
 CHOSEN  := $(if $(filter-out 0,$(COMPILE)),$(FAST),$(PLAIN))
 
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -44,8 +46,8 @@ fast: install-test ## the tests without a JVM
 # The second run forces what systems without epoll and Linux's sendfile get; the third takes the compiled hot path.
 test: install-test install-spark compiled lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
 	$(BIN)/python -m tools.jars specs judge41 judge39 spark streams tables
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
-	KBROKER_PORTABLE=1 $(BIN)/pytest tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
+	$(TESTS) -n $(WORKERS) --dist loadgroup $(ARGS)
+	KBROKER_PORTABLE=1 $(TESTS) tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
 		-m "not jvm and not slow" $(ARGS)
 	@test -z "$$CI" && ! ls $(COMPILED)/*.so >/dev/null 2>&1 && echo "skipped: the compiled hot path (no C compiler)" || \
 		$(COMPILED_TESTS) tests/broker tests/testing compat_tests -n $(WORKERS) --dist loadgroup -q \
@@ -57,7 +59,7 @@ other-pythons: install-test ## tests on every other supported Python that is fou
 		$(MAKE) --no-print-directory this-python PYTHON=$$python VENV=.venv-$${python##*python}; done
 
 this-python: install-test compiled
-	$(BIN)/pytest tests/cli tests/client tests/deploy tests/tools -n $(WORKERS) -q -m "not jvm and not slow" $(ARGS)
+	$(TESTS) tests/cli tests/client tests/deploy tests/tools -n $(WORKERS) -q -m "not jvm and not slow" $(ARGS)
 	$(COMPILED_TESTS) tests/broker tests/testing -n $(WORKERS) -q -m "not jvm and not slow" $(ARGS)
 
 # Finds tests that depend on another: each order comes from its seed, which pytest prints. ARGS wins: -n 0, -m "" for all.
