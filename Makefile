@@ -25,7 +25,7 @@ LOCKED  := $(PIP) --require-hashes --no-build-isolation
 LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
            --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
-.PHONY: help install install-test install-spark compiled run test check fast other-pythons this-python shuffle kills docs lint types bench wheel lock clean
+.PHONY: help install install-test install-spark compiled run test check fast long other-pythons this-python shuffle kills docs lint types bench wheel lock clean
 .DELETE_ON_ERROR:
 
 help: ## what there is to make
@@ -65,6 +65,10 @@ this-python: install-test compiled
 # Finds tests that depend on another: each order comes from its seed, which pytest prints. ARGS wins: -n 0, -m "" for all.
 shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)
 	$(BIN)/pytest tests compat_tests -n 2 --dist loadgroup -m "not jvm" --shuffle $(SEED) $(ARGS)
+
+long: install-test install-spark ## the tests that take minutes: migration of killed brokers and without their data
+	$(BIN)/python -m tools.jars judge41 judge39
+	$(TESTS) --long -n $(WORKERS) --dist loadgroup $(ARGS)
 
 # The suite kills twice; this takes a quarter of an hour.
 kills: install-test install-spark ## kill -9 of a pipeline's driver and broker, twenty times (KBROKER_SEED=number)

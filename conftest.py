@@ -26,11 +26,20 @@ NOT_FOR_SPARK = ("hadoop-client", "scala-library", "scala-parallel", "slf4j-api"
 JVM_FIXTURES = frozenset({"java", "apache_kafka", "judge_classpath", "judge39_classpath"})
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What asks for Java is marked so, however deep in its fixtures."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests that take minutes, and no others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks tests that start Java, however deep in their fixtures, and selects either the long tests or the others."""
     for item in items:
         if JVM_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.jvm)
+    is_long = config.getoption("--long")
+    others = [item for item in items if (item.get_closest_marker("long") is not None) != is_long]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -198,7 +198,9 @@ def commit_earlier(bootstrap: str) -> None:
         consumer.close()
 
 
-@pytest.mark.parametrize("way", ["stopped", "killed", "emptied"])
+@pytest.mark.parametrize(
+    "way", ["stopped", pytest.param("killed", marks=pytest.mark.long), pytest.param("emptied", marks=pytest.mark.long)]
+)
 async def test_a_cluster_of_apache_kafka_becomes_kbrokers_and_goes_back(
     zookeeper: str, java: str, judge39_classpath: str, tmp_path: Path, way: str
 ) -> None:
