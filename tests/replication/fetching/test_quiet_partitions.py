@@ -1,6 +1,6 @@
-"""A leader reads only the partitions of a follower's session that have changed, and misses no change.
+"""A leader and a follower look only at the partitions of a session that have changed, and miss no change.
 
-The test is the follower: it sends the fetches of one session.
+In most tests the test is the follower: it sends the fetches of one session.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 import trio
 
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import fetch, produce
+from kbroker.replication.fetching import leader_fetcher
+from kbroker.replication.fetching.incremental_fetch import FetchPosition
+from kbroker.replication.partition import Partition
 from kbroker.server.requests.fetch_session import FetchSession
 from tests.broker.wire import Client
 from tests.log.batches import make_batch
@@ -217,3 +221,48 @@ async def test_a_follower_outside_of_the_isr_is_never_quiet(cluster: Cluster) ->
         follower.read_all(True)
         await follower.fetch({})
         assert follower.busy == ["a"]
+
+
+async def test_a_follower_looks_only_at_partitions_that_it_was_sent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start(1, 2)
+    for name in TOPICS:
+        cluster.add_topic(1, (1, 2), name=name)
+
+    async def send(*topics: str) -> None:
+        async with cluster.client(1) as client:
+            for topic in topics:
+                assert (await client.produce(topic, make_batch(b"v"), acks=-1)).error_code == 0
+
+    await send(*TOPICS, "b", "b", "b")  # the follower has a session then, and knows all high watermarks but of b
+    fetcher = cluster.nodes[2].fetchers._fetchers[1]
+    looked_at: set[str] = set()
+    position = leader_fetcher._position
+
+    def note(partition: Partition) -> FetchPosition:
+        looked_at.add(partition.topic)
+        return position(partition)
+
+    monkeypatch.setattr(leader_fetcher, "_position", note)
+    fetcher._all_positions_at = math.inf
+    await send("b", "b", "b")
+    assert len(cluster.nodes[2].values("b")) == 7
+    assert looked_at == {"b"}
+    cluster.add_topic(1, (1, 2), name="d")
+    await eventually(lambda: looked_at == {*TOPICS, "d"})
+
+
+async def test_a_leader_learns_soon_that_the_log_of_a_quiet_follower_begins_later(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2), name="a")
+    async with cluster.client(1) as client:
+        assert (await client.produce("a", make_batch(b"v"), acks=-1)).error_code == 0
+    follower = cluster.nodes[2].replica("a")
+    await eventually(lambda: follower.high_watermark == 1)
+    follower.log.raise_log_start_offset(1)
+    leadership = cluster.nodes[1].replica("a").leadership
+    assert leadership is not None
+    known = leadership.view.replica(2)
+    assert known is not None
+    await eventually(lambda: known.log_start_offset == 1)
