@@ -16,7 +16,7 @@ import trio
 from kbroker.clock import Clock
 from kbroker.time_slice import TimeSlice
 
-__all__ = ["MANY_WAITERS", "FetchWaiter", "FetchWaiters", "FetchWakeups"]
+__all__ = ["MANY_WAITERS", "FetchWaiter", "FetchWaiters", "FetchWakeups", "QuietFollower"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,19 @@ class FetchWaiter(Protocol):
 
     def finish(self) -> None:
         """Completes the fetch at once: the role has changed, or the replica is deleted."""
+        ...
+
+
+class QuietFollower(Protocol):
+    """A follower that has all of one partition, as its leader's fetch sessions know it."""
+
+    @property
+    def waiter(self) -> FetchWaiter | None:
+        """Returns the follower's delayed fetch."""
+        ...
+
+    def on_change(self, size: int) -> None:
+        """Notes that the partition has changed, and notifies the delayed fetch if `size` more bytes can be read."""
         ...
 
 

@@ -18,7 +18,7 @@ from kbroker.replication.peers import Decision, Peers
 from kbroker.replication.replica_selector import ReplicaView
 
 if TYPE_CHECKING:
-    from kbroker.replication.fetch_waiters import FetchWaiter
+    from kbroker.replication.fetch_waiters import FetchWaiter, QuietFollower
     from kbroker.replication.partition import Partition
 
 __all__ = ["LeaderState"]
@@ -39,6 +39,7 @@ class LeaderState:
         "_seen_bytes",
         "flush_waiters",
         "log_start_waiters",
+        "quiet_followers",
         "replica_waiters",
         "view",
     )
@@ -51,6 +52,8 @@ class LeaderState:
         self._seen_bytes = partition.log.appended_bytes
         self.replica_waiters: set[FetchWaiter] = set()
         """Delayed fetches of followers, which read up to the log end offset."""
+        self.quiet_followers: dict[int, QuietFollower] = {}
+        """By broker: followers that have everything and know it. They are told of the next change, once."""
         self.flush_waiters: deque[tuple[int, Callable[[int], None]]] = deque()
         """Producers with acks=1 and flush.messages=1: they wait for this broker's fsync, not for followers."""
         self.log_start_waiters: list[Callable[[], bool]] = []
@@ -79,6 +82,30 @@ class LeaderState:
         if self.replica_waiters:
             for waiter in list(self.replica_waiters):
                 waiter.on_visible(size)
+        self.disturb(size)
+
+    def disturb(self, size: int = 0) -> None:
+        """Tells quiet followers that the partition has changed: their next fetch must read it.
+
+        With `size`, their delayed fetches are notified. A change that is told to nobody is found half a second later:
+        so often a fetch reads all partitions of its session.
+        """
+        if self.quiet_followers:
+            quiet, self.quiet_followers = self.quiet_followers, {}
+            for follower in quiet.values():
+                follower.on_change(size)
+
+    def waiters(self) -> set[FetchWaiter]:
+        """Returns the delayed fetches of followers, quiet ones too."""
+        quiet = (follower.waiter for follower in self.quiet_followers.values())
+        return self.replica_waiters.union(waiter for waiter in quiet if waiter is not None)
+
+    def finish_waiters(self) -> None:
+        """Completes the delayed fetches of all followers. They read this partition again."""
+        waiters = self.waiters()
+        self.disturb()
+        for waiter in waiters:
+            waiter.finish()
 
     def bytes_below(self, offset: int) -> int | None:
         """Returns the bytes appended by writes that end at or below `offset`, or None if no further one does."""
@@ -152,8 +179,7 @@ class LeaderState:
         """Calls `check` now and whenever a follower's log start offset may have changed, until it returns True."""
         if not check():
             self.log_start_waiters.append(check)
-            for waiter in list(self.replica_waiters):
-                waiter.finish()  # the response has the leader's new log start offset
+            self.finish_waiters()  # the response has the leader's new log start offset
 
     def check_lag(self) -> None:
         """Proposes to remove followers from the ISR that lag by replica.lag.time.max.ms. Called periodically."""
@@ -193,6 +219,7 @@ class LeaderState:
     def on_new_epoch(self, state: PartitionState) -> None:
         """Continues as leader in a newer epoch. The followers' offsets are unknown until they fetch in this epoch."""
         self.view = self._new_view(state)
+        self.disturb()
 
     def on_state(self, state: PartitionState) -> None:
         """Applies a newer state of the same leader epoch, from the image or the controller's decision."""

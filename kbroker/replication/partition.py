@@ -281,8 +281,7 @@ class Partition:
         self._parked = deque(sorted((*self._parked, *leadership.flush_waiters), key=itemgetter(0)))
         for done in leadership.log_start_waiters:
             done()
-        for waiter in list(leadership.replica_waiters):
-            waiter.finish()
+        leadership.finish_waiters()
 
     def become_follower(self, state: PartitionState, peers: Peers) -> None:
         """Becomes follower of `state.leader`, or of no broker if there is no leader. Ignores states of older epochs."""
@@ -314,13 +313,12 @@ class Partition:
         if leadership is not None:
             for done in leadership.log_start_waiters:
                 done()
-            for waiter in list(leadership.replica_waiters):
-                waiter.finish()
+            leadership.finish_waiters()
         self.fetch_waiters.finish_all()
 
     def waiters(self) -> list[FetchWaiter]:
         """Returns the delayed fetches of consumers and followers."""
-        return [*self.fetch_waiters, *(self.leadership.replica_waiters if self.leadership is not None else ())]
+        return [*self.fetch_waiters, *(self.leadership.waiters() if self.leadership is not None else ())]
 
     def update_high_watermark(self) -> None:
         """Advances the high watermark if the followers allow it. No-op without other replicas.
@@ -337,6 +335,7 @@ class Partition:
             visible_bytes = leadership.bytes_below(offset)
             # Bytes are counted by write. In the middle of a write, one byte completes fetches with min_bytes=1.
             self._advance(offset, self._visible_bytes + 1 if visible_bytes is None else visible_bytes)
+            leadership.disturb()
 
     # Appending
 

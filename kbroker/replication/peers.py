@@ -64,7 +64,7 @@ class Peers:
     def finish_fetches(self) -> None:
         """Completes all delayed fetches of followers with the records available now."""
         states = [partition.leadership for partition in self.replicated]
-        for waiter in set().union(*(state.replica_waiters for state in states if state is not None)):
+        for waiter in set().union(*(state.waiters() for state in states if state is not None)):
             waiter.finish()
 
     def now_ms(self) -> int:

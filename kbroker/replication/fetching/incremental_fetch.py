@@ -52,6 +52,13 @@ class IncrementalFetch:
         sent.update(changed)
         return changed, forgotten
 
+    def next_of(self, positions: Mapping[FetchKey, FetchPosition]) -> dict[FetchKey, FetchPosition]:
+        """Like `next`, for a session that exists, and the only positions that may have changed."""
+        sent = self._sent
+        changed = {key: position for key, position in positions.items() if sent.get(key) != position}
+        sent.update(changed)
+        return changed
+
     def on_answer(self, session_id: int) -> None:
         """Notes the response. A `session_id` of 0 means that the leader keeps no session."""
         if not session_id:

@@ -5,7 +5,7 @@ Never changes a log and never retries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kbroker.client.connection import BrokerConnection
@@ -38,8 +38,17 @@ class LeaderEndpoint:
 
     async def fetch(self, positions: Mapping[FetchKey, FetchPosition], *, max_wait_ms: int) -> Any:
         """Sends a Fetch for these partitions in the session, and returns the response."""
+        changed, forgotten = self.session.next(positions)
+        return await self._fetch(changed, forgotten, max_wait_ms)
+
+    async def fetch_again(self, positions: Mapping[FetchKey, FetchPosition], *, max_wait_ms: int) -> Any:
+        """Like `fetch`, for the partitions of the last fetch, of which only these may have another position."""
+        return await self._fetch(self.session.next_of(positions), [], max_wait_ms)
+
+    async def _fetch(
+        self, changed: Mapping[FetchKey, FetchPosition], forgotten: Iterable[FetchKey], max_wait_ms: int
+    ) -> Any:
         config, session = self._config, self.session
-        changed, forgotten = session.next(positions)
         topics: dict[bytes, Any] = {}
         for (topic_id, index), position in changed.items():
             topic = topics.get(topic_id)

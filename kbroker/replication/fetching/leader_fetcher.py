@@ -35,6 +35,8 @@ __all__ = ["FetcherStats", "LeaderFetcher"]
 logger = logging.getLogger(__name__)
 
 _FIRST_DELAY_SECONDS: Final = 0.02
+# So often all partitions are looked at: the start of a log moves without a fetch.
+_ALL_POSITIONS_SECONDS: Final = 0.5
 _SESSION_ERRORS: Final = frozenset(
     (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -103,6 +105,11 @@ class LeaderFetcher:
         self._security = security
         self._has_lowered_recovery_point = False
         self._states: dict[FetchKey, _PartitionFetchState] = {}
+        self._positions: dict[FetchKey, FetchPosition] = {}
+        """Positions of the last fetch."""
+        self._touched: dict[FetchKey, _PartitionFetchState] = {}
+        """Partitions in the last response: only their positions have changed since."""
+        self._all_positions_at = 0.0  # when to look at all partitions; 0: with the next fetch
         self._keys: dict[tuple[str, int], FetchKey] = {}
         self._has_changed = trio.Event()
         self._is_reachable = True  # as logged last
@@ -130,12 +137,14 @@ class LeaderFetcher:
         key = (partition.topic_id, partition.index)
         self._keys[partition.topic, partition.index] = key
         self._states[key] = _PartitionFetchState(partition)
+        self._all_positions_at = 0.0
         self._has_changed.set()
 
     def remove(self, topic: str, index: int) -> None:
         key = self._keys.pop((topic, index), None)
         if key is not None:
             del self._states[key]
+            self._all_positions_at = 0.0
             self._has_changed.set()
 
     async def run(self) -> None:
@@ -176,12 +185,19 @@ class LeaderFetcher:
     # One fetch
 
     async def _fetch_once(self, leader: LeaderEndpoint) -> None:
-        positions = await self._positions()
+        is_of_all = not self._may_look_at_touched(leader)
+        if is_of_all:
+            await self._look_at_all()
+        positions = self._positions
         if not positions:
             resume_at = min((state.resume_at for state in self._states.values()), default=0.0)
             await self._back_off(max(resume_at - trio.current_time(), 0.001))
             return
-        response = await leader.fetch(positions, max_wait_ms=self._max_wait_ms(positions))
+        if is_of_all:
+            response = await leader.fetch(positions, max_wait_ms=self._max_wait_ms(positions))
+        else:
+            response = await leader.fetch_again(self._look_at_touched(), max_wait_ms=self._max_wait_ms(positions))
+        touched = self._touched = {}
         self.stats.requests += 1
         code = error_code(response.error_code)
         if code in _SESSION_ERRORS:
@@ -197,7 +213,10 @@ class LeaderFetcher:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
                 state, position = self._states.get(key), positions.get(key)
-                if state is None or position is None or not _is_current(state.partition, position):
+                if state is None or position is None:
+                    continue
+                touched[key] = state
+                if not _is_current(state.partition, position):
                     continue
                 if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     out_of_range.append((state, position))
@@ -210,23 +229,39 @@ class LeaderFetcher:
             # Before the next append: after a crash, recovery trusts everything below the checkpointed recovery point.
             self._has_lowered_recovery_point = False
             await self._checkpoint()
-        await self._wait_flushed()
+        await self._wait_flushed(self._states if is_of_all else touched)
 
-    async def _positions(self) -> dict[FetchKey, FetchPosition]:
-        """Returns the positions of all partitions that are not delayed."""
+    def _may_look_at_touched(self, leader: LeaderEndpoint) -> bool:
+        """Whether the next fetch has the partitions of the last one, and all positions but those touched are known."""
+        return (
+            leader.session.epoch > 0
+            and trio.current_time() < self._all_positions_at
+            and len(self._positions) == len(self._states)
+            and self._quota.bytes_per_second() is None
+        )
+
+    async def _look_at_all(self) -> None:
+        """Sets the positions of all partitions that are not delayed."""
         await self._load_logs()
         now = trio.current_time()
-        positions: dict[FetchKey, FetchPosition] = {}
+        self._all_positions_at = now + _ALL_POSITIONS_SECONDS  # before `_delay`, which asks for it again
+        self._positions = positions = {}
         for key, state in self._states.items():
             if state.resume_at <= now and not self._is_throttled(state, now):
-                partition = state.partition
                 try:
-                    log = partition.log
-                    positions[key] = FetchPosition(
-                        partition.leader_epoch, log.log_end_offset, log.leader_epochs.latest, log.log_start_offset
-                    )
+                    positions[key] = _position(state.partition)
                 except StorageFailure as failure:
                     self._delay(state, ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+
+    def _look_at_touched(self) -> dict[FetchKey, FetchPosition]:
+        """Returns the positions of the partitions in the last response, which were fetched without an error."""
+        positions: dict[FetchKey, FetchPosition] = {}
+        for key, state in self._touched.items():
+            try:
+                positions[key] = _position(state.partition)
+            except StorageFailure as failure:
+                self._delay(state, ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+        self._positions.update(positions)
         return positions
 
     def _is_throttled(self, state: _PartitionFetchState, now: float) -> bool:
@@ -304,6 +339,7 @@ class LeaderFetcher:
 
     def _delay(self, state: _PartitionFetchState, code: ErrorCode, reason: str) -> None:
         """Excludes the partition from fetches for a while, and logs the error once."""
+        self._all_positions_at = 0.0
         # Followers often learn of a new leader a moment before the leader does: short delays first, then the backoff.
         is_short = code in _METADATA_ERRORS and state.delay_seconds < self._backoff_seconds
         delay_seconds = state.delay_seconds if is_short else self._backoff_seconds
@@ -340,16 +376,21 @@ class LeaderFetcher:
         logger.warning(text, end, partition.topic, partition.index, leader_start, leader_end, restart)
         partition.restart(restart)
 
-    async def _wait_flushed(self) -> None:
+    async def _wait_flushed(self, states: Mapping[FetchKey, _PartitionFetchState]) -> None:
         """Waits until fetched records are fsynced where flush.messages=1.
 
         The next fetch offset confirms to the leader that this replica has the records below it, and with
         flush.messages=1 only fsynced records count.
         """
-        while unflushed := [state.partition for state in self._states.values() if _needs_flush(state.partition)]:
+        while unflushed := [state.partition for state in states.values() if _needs_flush(state.partition)]:
             for partition in unflushed:
                 self._flusher.request(partition)
             await self._flusher.wait_round()
+
+
+def _position(partition: Partition) -> FetchPosition:
+    log = partition.log
+    return FetchPosition(partition.leader_epoch, log.log_end_offset, log.leader_epochs.latest, log.log_start_offset)
 
 
 def _is_current(partition: Partition, position: FetchPosition) -> bool:

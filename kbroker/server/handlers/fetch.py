@@ -22,7 +22,14 @@ from kbroker.protocol.messages import fetch as messages
 from kbroker.protocol.record_batch import InvalidBatch
 from kbroker.server.access.permissions import allows_cluster, allows_topic
 from kbroker.server.requests.fetch_at_length import fetch_at_length
-from kbroker.server.requests.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchTarget, TopicKey
+from kbroker.server.requests.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchSession,
+    FetchTarget,
+    QuietTarget,
+    TopicKey,
+)
 from kbroker.server.topics.hosted_partition import absence
 
 if TYPE_CHECKING:
@@ -80,12 +87,21 @@ def handle(context: Context, request: Request) -> Any:
         is_incremental = body.session_epoch != INITIAL_EPOCH
     elif body.session_id:
         context.fetch_sessions.end(body.session_id)
-    if (count if session is None else len(session.targets)) > MANY_TARGETS:
+    leaves_out_quiet = session is not None and is_incremental and session.begin_read()
+    if session is None:
+        size = count
+    else:
+        size = len(session.busy if leaves_out_quiet else session.targets)
+    if size > MANY_TARGETS:
         return fetch_at_length(context, _Fetch(context, request, [], session, is_incremental))
-    targets = list(session.targets.values()) if session is not None else _targets(request)
+    if session is None:
+        targets = _targets(request)
+    else:
+        targets = list(session.busy if leaves_out_quiet else session.targets.values())
     fetch = _Fetch(context, request, targets, session, is_incremental)
+    fetch.leaves_out_quiet = leaves_out_quiet
     is_enough = fetch.read()
-    if is_enough or body.max_wait_ms <= 0 or not targets:
+    if is_enough or body.max_wait_ms <= 0 or not (targets or leaves_out_quiet):
         return fetch.response()
     fetch.delay()
     return None
@@ -199,10 +215,13 @@ class _Fetch:
         "answers",
         "context",
         "deadline",
+        "is_due",
         "is_incremental",
+        "leaves_out_quiet",
         "missing",
         "partitions",
         "preferred_replicas",
+        "quiet",
         "replica_id",
         "request",
         "session",
@@ -223,7 +242,11 @@ class _Fetch:
         self.targets = targets
         self.session = session
         self.is_incremental = is_incremental
+        self.leaves_out_quiet = False
+        self.is_due = False
         self.answers: list[tuple[FetchTarget, Any]] = []
+        self.quiet: list[tuple[FetchTarget, Partition, Any]] = []
+        """Partitions of which the follower has everything, and their answers."""
         self.size = 0
         self.missing = 0
         self.partitions: list[Partition] = []
@@ -244,7 +267,7 @@ class _Fetch:
         if quotas is not None and (limit := quotas.fetch_limit(request)) is not None:
             max_bytes = min(max_bytes, int(limit))
             body.min_bytes = min(body.min_bytes, max_bytes)
-        self.answers, self.size, self.partitions = [], 0, []
+        self.answers, self.size, self.partitions, self.quiet = [], 0, [], []
         is_final = False
         try:
             for target in self.targets:
@@ -275,7 +298,7 @@ class _Fetch:
         body = self.request.body
         max_bytes = min(body.max_bytes, self.context.config.fetch_max_bytes)
         self.release()
-        self.answers, self.size, self.partitions = [], 0, []
+        self.answers, self.size, self.partitions, self.quiet = [], 0, [], []
         is_final = False
         for target in self.targets:
             answer = self._read_one(target, max_bytes - self.size)
@@ -306,6 +329,8 @@ class _Fetch:
                 topics.append(_new_topic(last))
             topics[-1].partitions.append(answer)
             yield
+        if session is not None and session.is_of_follower:
+            self._note_quiet(session)
         return _new_response(session_id=session.id if session is not None else 0, responses=topics)
 
     def release(self) -> None:
@@ -327,7 +352,27 @@ class _Fetch:
                     session.move_behind(target)
             if self.is_incremental:
                 answers = [(target, answer) for target, answer, is_changed in changes if is_changed]
+            if session.is_of_follower:
+                self._note_quiet(session)
         return _new_response(session_id=session.id if session is not None else 0, responses=self._by_topic(answers))
+
+    def _note_quiet(self, session: FetchSession) -> None:
+        """Registers the follower with the partitions that are quiet after this response: they tell of their changes."""
+        busy = session.busy
+        for target, _ in self.answers:
+            busy[target] = None
+        for target, partition, answer in self.quiet:
+            leadership, log = partition.leadership, partition.opened_log
+            if (
+                leadership is not None
+                and log is not None
+                and self.replica_id in leadership.view.isr
+                and target.fetch_offset == log.log_end_offset
+                and answer.high_watermark == log.high_watermark
+                and answer.log_start_offset == log.log_start_offset
+            ):
+                leadership.quiet_followers[self.replica_id] = QuietTarget(session, target)
+                busy.pop(target, None)
 
     def _throttled(self) -> Any:
         """Returns a response without records. A session that was created by this request is removed again."""
@@ -343,6 +388,8 @@ class _Fetch:
         """Delays the response until `min_bytes` are visible. Releases the slices; they are read again then, cheaply."""
         self.release()
         self.missing = self.request.body.min_bytes - self.size
+        if self.session is not None and self.replica_id >= 0:
+            self.session.waiter = self
         for partition in self.partitions:
             if self.replica_id < 0:
                 partition.fetch_waiters.add(self)
@@ -355,10 +402,20 @@ class _Fetch:
         """Called by a partition when `size` more bytes are visible."""
         self.missing -= size
         if self.missing <= 0 and (self.request.body.isolation_level != READ_COMMITTED or self._has_committed_records()):
-            if self.context.run.may_complete():
-                self.finish()
+            run = self.context.run
+            if self.replica_id >= 0 and run.is_open:
+                # After all writes of the run: a follower gets the records of all its partitions with one response.
+                if not self.is_due:
+                    self.is_due = True
+                    run.wake_at_end(self._finish_in_run)
             else:
-                self._finish_soon()
+                self._finish_in_run()
+
+    def _finish_in_run(self) -> None:
+        if self.context.run.may_complete():
+            self.finish()
+        else:
+            self._finish_soon()
 
     def _finish_soon(self) -> None:
         """Finishes in a later turn: too many fetches wait for the same records."""
@@ -377,6 +434,8 @@ class _Fetch:
         if self.deadline is not None and self.deadline.callback is None:
             return  # completed already, by the read of another follower's fetch
         self._stop_waiting()
+        if self.leaves_out_quiet and self.session is not None:
+            self.targets = list(self.session.busy)
         try:
             self.read()
             response = self.response()
@@ -386,6 +445,9 @@ class _Fetch:
             self.request.reply(response)
 
     def _stop_waiting(self) -> None:
+        session = self.session
+        if session is not None and session.waiter is self:
+            session.waiter = None
         for partition in self.partitions:
             partition.fetch_waiters.discard(self)
             if partition.leadership is not None:
@@ -488,7 +550,11 @@ class _Fetch:
                     return answer
         size = min(target.max_bytes, max_bytes)
         is_first = self.size == 0 and request.version >= 3
-        if offset >= bound or (size <= 0 and not is_first):
+        if offset >= bound:
+            if self.replica_id >= 0:
+                self.quiet.append((target, partition, answer))
+            return answer
+        if size <= 0 and not is_first:
             return answer
         slice_ = partition.read(offset, size, bound, is_first=is_first)
         if slice_ is None:

@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
 
-__all__ = ["MANY_PARTITIONS", "NO_ACKS", "StagedRequest", "accepted", "handle", "refuse"]
+__all__ = [
+    "ALL_REPLICAS",
+    "MANY_PARTITIONS",
+    "NO_ACKS",
+    "StagedRequest",
+    "accepted",
+    "handle",
+    "not_committed",
+    "refuse",
+]
 
 NO_ACKS: Final = 0
 ALL_REPLICAS: Final = -1
@@ -357,6 +366,13 @@ def accepted(request: Request, index: int, base_offset: int, log_append_time: in
     return _new_response(
         responses=[_new_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])]
     )
+
+
+def not_committed(request: Request, index: int, code: int, *, log_start_offset: int) -> Any:
+    """Returns the response to a request with one partition, whose records were written and not committed."""
+    response = accepted(request, index, -1, -1, log_start_offset)
+    _set_error(response.responses[0].partition_responses[0], code)
+    return response
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:

@@ -3,6 +3,10 @@
     id 0, epoch -1    one fetch, no session            epoch 0     a new session (an old one with that id ends)
     id n, epoch -1    end the session n, one fetch     epoch e     the next fetch of session n
 
+A session of a follower knows which of its partitions are quiet: the follower has everything, and was told so. Most
+fetches read only the others, so that their cost does not grow with the session. The leader tells the session when a
+quiet partition changes. Every half a second a fetch reads all of them, which also proves that the follower is alive.
+
 Pure: decides which partitions to read, and which partition responses to send.
 
 Sessions are bounded in number, and in partitions of all sessions together. A new session evicts another as in Kafka:
@@ -16,12 +20,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.clock import Clock
 from kbroker.protocol.error_codes import ErrorCode
 
-__all__ = ["MAX_PARTITIONS", "FetchSession", "FetchSessions", "FetchTarget", "TopicKey"]
+if TYPE_CHECKING:
+    from kbroker.replication.fetch_waiters import FetchWaiter
+
+__all__ = ["MAX_PARTITIONS", "FetchSession", "FetchSessions", "FetchTarget", "QuietTarget", "TopicKey"]
 
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
@@ -30,6 +37,8 @@ INITIAL_EPOCH: Final = 0
 MAX_PARTITIONS: Final = 200_000
 # Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS.
 _EVICTION_SECONDS: Final = 120.0
+# Far below replica.lag.time.max.ms: the fetch of all partitions is what keeps a follower in the ISR.
+_FULL_READ_SECONDS: Final = 0.5
 
 TopicKey = str | bytes
 """Name of a topic up to Fetch v12, its id from v13 on."""
@@ -100,7 +109,19 @@ class FetchTarget:
 
 
 class FetchSession:
-    __slots__ = ("counted", "created_at", "epoch", "id", "is_of_follower", "last_used_at", "targets", "uses_topic_ids")
+    __slots__ = (
+        "busy",
+        "counted",
+        "created_at",
+        "epoch",
+        "full_read_at",
+        "id",
+        "is_of_follower",
+        "last_used_at",
+        "targets",
+        "uses_topic_ids",
+        "waiter",
+    )
 
     def __init__(
         self,
@@ -121,17 +142,35 @@ class FetchSession:
         self.targets: OrderedDict[tuple[TopicKey, int], FetchTarget] = OrderedDict(
             ((target.topic, target.index), target) for target in targets
         )
+        self.busy: dict[FetchTarget, None] = {}
+        """Partitions of a follower that are not quiet, in the order in which they are read."""
+        self.full_read_at = now
+        self.waiter: FetchWaiter | None = None
+        """Delayed fetch of a follower."""
 
     def update(self, changed: Iterable[tuple[TopicKey, Any]], forgotten: Iterable[tuple[TopicKey, int]]) -> None:
         targets = self.targets
         for topic, asked in changed:
             known = targets.get((topic, asked.partition))
             if known is None:
-                targets[topic, asked.partition] = FetchTarget(topic, asked)
+                known = targets[topic, asked.partition] = FetchTarget(topic, asked)
             else:
                 known.update(asked)
+            if self.is_of_follower:
+                self.busy[known] = None
         for key in forgotten:
-            targets.pop(key, None)
+            known = targets.pop(key, None)
+            if known is not None:
+                self.busy.pop(known, None)
+
+    def begin_read(self) -> bool:
+        """Whether a fetch of this follower may leave out quiet partitions. It may not twice a second."""
+        if not self.is_of_follower:
+            return False
+        if self.last_used_at - self.full_read_at < _FULL_READ_SECONDS:
+            return True
+        self.full_read_at = self.last_used_at
+        return False
 
     def move_behind(self, target: FetchTarget) -> None:
         """Moves a partition that had records behind all others, so that one busy partition cannot starve them."""
@@ -139,8 +178,32 @@ class FetchSession:
         if key in self.targets:
             self.targets.move_to_end(key)
 
+    def wake(self, target: FetchTarget, size: int) -> None:
+        """Notes that a quiet partition has changed, and that the follower can read `size` more bytes of it."""
+        if self.targets.get((target.topic, target.index)) is target:
+            self.busy[target] = None
+            if size and self.waiter is not None:
+                self.waiter.on_visible(size)
+
     def advance(self) -> None:
         self.epoch = 1 if self.epoch >= 0x7FFFFFFF else self.epoch + 1
+
+
+class QuietTarget:
+    """Partition of a follower's session that its leader tells of the next change."""
+
+    __slots__ = ("_session", "_target")
+
+    def __init__(self, session: FetchSession, target: FetchTarget) -> None:
+        self._session = session
+        self._target = target
+
+    @property
+    def waiter(self) -> FetchWaiter | None:
+        return self._session.waiter
+
+    def on_change(self, size: int) -> None:
+        self._session.wake(self._target, size)
 
 
 class FetchSessions:

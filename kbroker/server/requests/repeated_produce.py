@@ -1,12 +1,18 @@
-"""Repeated Produce requests: one partition, new records each time, committed as soon as written. Hot path."""
+"""Repeated Produce requests: one partition, new records each time. Hot path.
+
+Recognised if the partition commits what it writes, or waits for followers only: with acks=all the response then waits
+for the high watermark, at most for the timeout of the request.
+"""
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.compiler.runtime import varint
+from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import produce as messages
 from kbroker.protocol.record_batch import ATTRIBUTE_TRANSACTIONAL, ATTRIBUTES_LOW_BYTE_POSITION, HEADER_SIZE
 from kbroker.protocol.types import unsigned_varint
 from kbroker.server.access.permissions import allows_repeated
@@ -42,11 +48,14 @@ _pack_offsets: Final = Struct(">qqq").pack
 
 
 class KnownProduce(KnownRequest):
-    __slots__ = ("_end", "_pack", "_records_at", "_size", "_start", "acks")
+    __slots__ = ("_body", "_client_id", "_end", "_pack", "_records_at", "_size", "_start", "acks", "timeout_seconds")
 
     def __init__(self, request: Request, head: bytes, records_at: int, partition: Partition) -> None:
         super().__init__(request.route, head, partition)
         self.acks: int = request.body.acks
+        self.timeout_seconds: float = max(request.body.timeout_ms, 0) / 1000
+        self._client_id = request.client_id
+        self._body = _without_records(request.body)
         self._records_at = records_at
         response = produce.accepted(request, partition.index, *PLACEHOLDERS)
         start, end = request.encode(response).split(_pack_offsets(*PLACEHOLDERS))
@@ -78,6 +87,12 @@ class KnownProduce(KnownRequest):
         )
         return answer
 
+    def refuse(self, correlation_id: int, slot: RequestSlot, began: float, code: int, *, log_start_offset: int) -> None:
+        """Answers a request whose records were written, and not committed."""
+        request = Request(self.route, correlation_id, self._client_id, self._body, slot)
+        request.began = began
+        request.reply(produce.not_committed(request, self.partition.index, code, log_start_offset=log_start_offset))
+
 
 class _Staged(StagedProduce):
     __slots__ = ("_context", "_correlation_id", "_frame", "_known", "_result", "_slot")
@@ -104,6 +119,13 @@ class _Staged(StagedProduce):
             self._slot.complete((known.answer(self._correlation_id, result),))
             known.route.tally.answered_in_run += 1
             return
+        if known.partition.holds(result[2]) and not known.partition.is_durable:
+            if known.acks == produce.ALL_REPLICAS:
+                _Waiting(self._context, known, self._slot, self._correlation_id, result)
+            else:
+                self._slot.complete((known.answer(self._correlation_id, result),))
+                known.route.tally.answered_in_run += 1
+            return
         request = self._request()
         _, base_offset, last_offset, log_append_time, log_start_offset, _, _, _ = result
         response = produce.accepted(request, known.partition.index, base_offset, log_append_time, log_start_offset)
@@ -115,6 +137,41 @@ class _Staged(StagedProduce):
 
     def _request(self) -> Request:
         return read_request(self._known.route, self._frame, self._slot)
+
+
+class _Waiting:
+    """Response of a request whose records are written, until they are committed or its timeout is over."""
+
+    __slots__ = ("_began", "_correlation_id", "_deadline", "_is_answered", "_known", "_result", "_slot")
+
+    def __init__(
+        self, context: Context, known: KnownProduce, slot: RequestSlot, correlation_id: int, result: AppendResult
+    ) -> None:
+        self._known = known
+        self._slot = slot
+        self._correlation_id = correlation_id
+        self._result = result
+        self._began: float = context.run.began
+        self._is_answered = False
+        self._deadline = context.deadlines.add(known.timeout_seconds, self._expire)
+        slot.on_cancel = self._deadline.cancel
+        known.partition.when_committed(result[2], self._on_committed)
+
+    def _on_committed(self, code: int) -> None:
+        if self._is_answered:
+            return  # expired
+        self._deadline.cancel()
+        self._is_answered = True
+        known = self._known
+        if code:
+            log_start_offset = self._result[4]
+            known.refuse(self._correlation_id, self._slot, self._began, code, log_start_offset=log_start_offset)
+        else:
+            self._slot.complete((known.answer(self._correlation_id, self._result),))
+            known.route.tally.on_answered(self._began)
+
+    def _expire(self) -> None:
+        self._on_committed(ErrorCode.REQUEST_TIMED_OUT)
 
 
 class RepeatedProduces(RepeatedRequests):
@@ -138,7 +195,7 @@ class RepeatedProduces(RepeatedRequests):
         if (
             records is None
             or records[ATTRIBUTES_LOW_BYTE_POSITION] & ATTRIBUTE_TRANSACTIONAL
-            or not partition.commits_at_once
+            or not (partition.commits_at_once or (partition.leadership is not None and not partition.is_durable))
             or not (
                 self.context.authorizer.allows_all
                 or allows_repeated(self.context, session, slot, _WRITE, partition.topic)
@@ -189,3 +246,11 @@ class RepeatedProduces(RepeatedRequests):
         if session.produce_shape is not shape:
             session.produce_shape = shape
             session.shapes_left -= 1
+
+
+def _without_records(body: Any) -> Any:
+    """Returns the body of a request for one partition without its records, which are in the receive buffer."""
+    (topic,) = body.topic_data
+    data = messages.PartitionProduceData(index=topic.partition_data[0].index)
+    asked = messages.TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=[data])
+    return messages.REQUEST(acks=body.acks, timeout_ms=body.timeout_ms, topic_data=[asked])

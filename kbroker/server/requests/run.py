@@ -5,7 +5,7 @@ themselves, and Produce handlers add partitions with staged batches. `end` has f
 
 1. Write: each partition writes its staged batches with one call. The staged batches are views into the receive buffers.
 2. Answer: each Produce request completes its slot. Only now, because an answer says that the records are in the log.
-3. Flush the offsets that the run has committed.
+3. Flush the offsets that the run has committed, then wake the followers of what was written: each once.
 4. For each connection: release its receive buffer, which no write needs any more, and send its answers in one call.
 5. Measure: the time since `begin` counts for all requests of the run.
 
@@ -61,6 +61,7 @@ class Run:
         "_connections",
         "_flushes",
         "_now_ms",
+        "_wakeups",
         "began",
         "busy_ms",
         "is_open",
@@ -79,6 +80,7 @@ class Run:
         self.began: float = 0.0
         self._connections: list[Connection] = []
         self._flushes: list[Callable[[], None]] = []
+        self._wakeups: list[Callable[[], None]] = []
         self.partitions: list[Partition] = []
         self.produces: list[StagedProduce] = []
         self.tallies: list[RequestTally] = []
@@ -126,8 +128,12 @@ class Run:
         """
         self._flushes.append(flush)
 
+    def wake_at_end(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` after the writes and flushes: for a follower, which gets the records of all of them at once."""
+        self._wakeups.append(wake)
+
     def write(self) -> None:
-        """Writes the staged batches, answers their requests, and flushes. Releases and sends nothing."""
+        """Writes the staged batches, answers their requests, flushes, and wakes. Releases and sends nothing."""
         # Not only if there are requests: a handler that failed half-way has left batches without a request. They must
         # be written before their receive buffer is used again.
         if self.partitions:
@@ -135,7 +141,11 @@ class Run:
         if self.produces:
             self._answer()
         if self._flushes:
-            self._flush()
+            flushes, self._flushes = self._flushes, []
+            _call_all(flushes, "Unexpected error flushing committed offsets")
+        if self._wakeups:
+            wakeups, self._wakeups = self._wakeups, []
+            _call_all(wakeups, "Unexpected error waking a follower")
 
     def end(self) -> float:
         """Finishes the run and returns the time, on the monotonic clock."""
@@ -178,10 +188,10 @@ class Run:
             except Exception as error:
                 produce.fail(error)
 
-    def _flush(self) -> None:
-        flushes, self._flushes = self._flushes, []
-        for flush in flushes:
-            try:
-                flush()
-            except Exception:
-                logger.exception("Unexpected error flushing committed offsets")
+
+def _call_all(functions: list[Callable[[], None]], problem: str) -> None:
+    for function in functions:
+        try:
+            function()
+        except Exception:
+            logger.exception(problem)

@@ -48,3 +48,13 @@ def test_epochs_go_round() -> None:
     session.epoch = 0x7FFFFFFF
     session.on_answer(77)
     assert session.epoch == 1
+
+
+def test_positions_of_a_few_partitions_leave_the_others_in_the_session() -> None:
+    session = IncrementalFetch()
+    session.next({A: asked(0), B: asked(0)})
+    session.on_answer(77)
+    assert session.next_of({A: asked(5)}) == {A: asked(5)}
+    session.on_answer(77)
+    assert session.next_of({A: asked(5)}) == {}
+    assert session.next({A: asked(5), B: asked(1)}) == ({B: asked(1)}, [])
