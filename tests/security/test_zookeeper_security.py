@@ -132,7 +132,7 @@ def test_the_login_is_in_the_section_client_of_a_jaas_file(tmp_path: Path) -> No
     ],
 )
 def test_a_jaas_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
-    with pytest.raises(UserError, match="jaas.file=") as failure:
+    with pytest.raises(UserError, match=r"jaas\.file=") as failure:
         of_jaas(tmp_path / "jaas", text)
     assert problem in str(failure.value)
     assert "\n" not in str(failure.value)
