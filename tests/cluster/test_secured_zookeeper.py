@@ -211,3 +211,27 @@ async def test_brokers_with_logins(
         await pair.replicates_in_both_directions()
         with seen_from_outside(secured_zookeeper, cluster) as outside:
             await trio.to_thread.run_sync(check_nodes, outside, ("sasl", "kafka"))
+
+
+async def test_a_broker_with_another_identity_does_not_start(
+    secured_zookeeper: SecuredZooKeeper, tmp_path: Path
+) -> None:
+    authority = secured_zookeeper.authority
+    cluster = RunningCluster(f"{secured_zookeeper.address}/identities", tmp_path)
+
+    async def start(broker_id: int, certificate: str) -> None:
+        properties = {
+            "zookeeper.connection.timeout.ms": "30000",
+            "zookeeper.session.timeout.ms": "6000",
+            "zookeeper.set.acl": "true",
+            **secured_zookeeper.tls(authority.pem(certificate)),
+        }
+        await cluster.start(broker_id, *(f"{name}={text}" for name, text in properties.items()))
+
+    await start(1, "kafka")
+    with pytest.raises(AssertionError, match="it ended before it was ready") as ended:
+        await start(2, "other")
+    await cluster.brokers[1].kill()
+    assert await cluster.brokers[2].process.wait() == 1
+    assert "\nkbroker: ZooKeeper denies access to /config/" in str(ended.value)
+    assert "Traceback" not in str(ended.value)

@@ -74,6 +74,8 @@ _DENIED: Final[dict[str, str]] = {
 }
 """What to tell the operator about errors of access rights."""
 
+_OF_SECURITY: Final = ", zookeeper.ssl.* and kbroker.zookeeper.jaas.file"
+
 # Errors that kazoo reports for the operations of a failed multi that are not its cause.
 _NOT_THE_CAUSE: Final = ("RolledBackError", "RuntimeInconsistency")
 
@@ -301,9 +303,6 @@ async def open_zookeeper_tree(
             await trio.to_thread.run_sync(_stop, client)
 
 
-_OF_SECURITY: Final = ", zookeeper.ssl.* and kbroker.zookeeper.jaas.file"
-
-
 def _new_client(hosts: str, session_timeout_ms: int, security: ZooKeeperSecurity) -> Any:
     from kazoo.client import KazooClient
     from kazoo.exceptions import ConnectionDropped
@@ -378,6 +377,7 @@ def _new_client(hosts: str, session_timeout_ms: int, security: ZooKeeperSecurity
             """Called by kazoo later on. Makes sure that no session works without its login, whatever kazoo changes."""
             if not self.has_logged_in:
                 raise RuntimeError("this version of kazoo does not let kbroker log in at ZooKeeper")
+            self.has_logged_in = False  # the next connection logs in again
 
     # Retries quickly at first, then every 3 seconds, without limit: only ZooKeeper ends a session.
     retry = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 3.0}
@@ -389,10 +389,9 @@ def _new_client(hosts: str, session_timeout_ms: int, security: ZooKeeperSecurity
         randomize_hosts=True,
         use_ssl=security.tls is not None,
     )
-    login: dict[str, str] | None = (
-        None if security.start_login is None else {}
-    )  # None: kazoo does not call _authenticate_with_sasl
-    client._connection = Connection(client, client._conn_retry.copy(), logger=client.logger, sasl_options=login)
+    # Without options kazoo does not call _authenticate_with_sasl.
+    options: dict[str, str] | None = None if security.start_login is None else {}
+    client._connection = Connection(client, client._conn_retry.copy(), logger=client.logger, sasl_options=options)
     return client
 
 

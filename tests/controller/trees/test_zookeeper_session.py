@@ -92,6 +92,10 @@ async def test_nodes_of_a_broker_with_a_login_belong_to_its_user(
         await tree.create("/b")
         assert rights(world, "/login/b") == [creator, ANYONE_READS]
         await tree.delete("/a")
+    both = properties | secured_zookeeper.tls(secured_zookeeper.authority.pem("kafka"))
+    async with session(f"{secured_zookeeper.address}/login", both) as tree:
+        await tree.create("/c")
+        assert rights(world, "/login/c") == [creator, ANYONE_READS, ("x509", NAME, ["ALL"])]
 
 
 async def test_without_set_acl_everybody_may_do_everything(
