@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from kbroker.config.broker import BROKER_CONFIGS
 from kbroker.config.group import GROUP_CONFIGS
-from kbroker.config.key import MAX_INT, MAX_LONG, ConfigKey, ConfigType, UpdateMode
+from kbroker.config.key import MAX_INT, MAX_LONG, ConfigKey, ConfigType, UpdateMode, keys_of
 from kbroker.config.topic import TOPIC_CONFIGS
+from kbroker.config.zookeeper import ZooKeeperConfig
 
 __all__ = ["PAGE", "page"]
 
@@ -119,9 +120,7 @@ CLUSTER_CONFIGS: Final = frozenset(
         "transaction.state.log.min.isr",
         "transaction.state.log.replication.factor",
         "unclean.leader.election.enable",
-        "zookeeper.connect",
-        "zookeeper.connection.timeout.ms",
-        "zookeeper.session.timeout.ms",
+        *(key.name for key in keys_of(ZooKeeperConfig)),
     }
 )
 

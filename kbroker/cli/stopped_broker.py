@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -57,13 +57,18 @@ def run_in_tree_file(path: Path, call: Callable[[Tree], Awaitable[T]]) -> T:
         raise UserError(f"{path}: {failure}") from None
 
 
-def run_in_zookeeper(connect: str, call: Callable[[Tree], Awaitable[T]]) -> T:
+def run_in_zookeeper(connect: str, properties: Mapping[str, str], call: Callable[[Tree], Awaitable[T]]) -> T:
+    """`properties`: TLS, login and access rights at ZooKeeper, for example all properties of a broker."""
     import trio
 
+    from kbroker.config.zookeeper import zookeeper_config
     from kbroker.controller.trees.zookeeper_tree import open_zookeeper_tree
+    from kbroker.security.zookeeper_security import zookeeper_security
+
+    security = zookeeper_security(zookeeper_config(properties))
 
     async def run() -> T:
-        async with open_zookeeper_tree(connect) as tree:
+        async with open_zookeeper_tree(connect, security=security) as tree:
             return await call(tree)
 
     return trio.run(run)

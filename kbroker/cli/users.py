@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
@@ -55,6 +55,10 @@ def _check_user(_ctx: click.Context, _argument: click.Parameter, name: str) -> s
         ("kbroker users add alice --password-file alice.password", "Read the password from a file"),
         ("kbroker users add admin --data-dir kbroker-data", "Add the first user before a broker starts"),
         ("kbroker users add admin --zookeeper 127.0.0.1:2181", "The same for a ZooKeeper cluster"),
+        (
+            "kbroker users add admin --zookeeper zk:2182 --zookeeper-config server.properties",
+            "The same with the broker's TLS, login and access rights at ZooKeeper",
+        ),
     ],
 )
 @click.argument("user", callback=_check_user)
@@ -78,6 +82,12 @@ def _check_user(_ctx: click.Context, _argument: click.Parameter, name: str) -> s
     help="Data directory of a stopped broker: add the user there.",
 )
 @click.option("--zookeeper", metavar="HOST:PORT", help="ZooKeeper of a cluster: add the user there.")
+@click.option(
+    "--zookeeper-config",
+    metavar="FILE",
+    type=click.File("r", encoding="utf-8"),
+    help="Properties with zookeeper.ssl.*, zookeeper.set.acl and kbroker.zookeeper.jaas.file: those of a broker.",
+)
 @bootstrap_option
 def add(
     user: str,
@@ -86,6 +96,7 @@ def add(
     password_file: str | None,
     data_dir: Path | None,
     zookeeper: str | None,
+    zookeeper_config: TextIO | None,
     bootstrap: str,
 ) -> None:
     """Add a user, or change its password.
@@ -95,6 +106,8 @@ def add(
     """
     if data_dir is not None and zookeeper is not None:
         raise click.UsageError("Use either --data-dir or --zookeeper")
+    if zookeeper_config is not None and zookeeper is None:
+        raise click.UsageError("--zookeeper-config needs --zookeeper")
     password = _read_password(password_file)
     wanted = list(mechanisms) or list(SCRAM_MECHANISMS)
     if data_dir is None and zookeeper is None:
@@ -106,7 +119,15 @@ def add(
 
         run_with_cluster(bootstrap, call)
     else:
-        _add_offline(user, _credentials(password, wanted, iterations), data_dir, zookeeper)
+        credentials = _credentials(password, wanted, iterations)
+
+        async def add_offline(tree: Tree) -> None:
+            from kbroker.controller.config_entities import entity_path
+            from kbroker.controller.offline_configs import update_offline
+
+            await update_offline(tree, entity_path("users", user), lambda current: {**current, **credentials})
+
+        _run_offline(add_offline, data_dir, zookeeper, zookeeper_config)
     click.echo(f"Added credentials of user {user}: {', '.join(wanted)}.")
 
 
@@ -119,16 +140,18 @@ def _credentials(password: str, mechanisms: Sequence[str], iterations: int) -> d
     }
 
 
-def _add_offline(user: str, credentials: Mapping[str, str], data_dir: Path | None, zookeeper: str | None) -> None:
+def _run_offline(
+    call: Callable[[Tree], Awaitable[None]],
+    data_dir: Path | None,
+    zookeeper: str | None,
+    zookeeper_config: TextIO | None,
+) -> None:
     from kbroker.cli.stopped_broker import run_in_data_dir, run_in_zookeeper
-    from kbroker.controller.config_entities import entity_path
-    from kbroker.controller.offline_configs import update_offline
-
-    async def call(tree: Tree) -> None:
-        await update_offline(tree, entity_path("users", user), lambda current: {**current, **credentials})
+    from kbroker.config.properties import parse_properties
 
     if zookeeper is not None:
-        run_in_zookeeper(zookeeper, call)
+        properties = {} if zookeeper_config is None else parse_properties(zookeeper_config.read())
+        run_in_zookeeper(zookeeper, properties, call)
     else:
         assert data_dir is not None
         run_in_data_dir(data_dir, call)

@@ -46,6 +46,7 @@ from kbroker.config.listener import (
 from kbroker.config.sasl import SaslConfig
 from kbroker.config.tls import TlsConfig
 from kbroker.config.topic import CODECS, TIMESTAMP_TYPES, TOPIC_CONFIGS, TopicConfig, gzip_level
+from kbroker.config.zookeeper import ZooKeeperConfig
 from kbroker.errors import UserError
 
 __all__ = [
@@ -83,7 +84,7 @@ def _migration_policy(value: str) -> str | None:
     return None if value.upper() in choices else f"must be one of {', '.join(choices)}"
 
 
-class BrokerConfig(TlsConfig, SaslConfig, InactiveBrokerConfig):
+class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig):
     """Effective configs of a broker: its properties, overridden by dynamic configs.
 
     Attributes are read-only. Only `set_dynamic` changes values, in place.
@@ -454,23 +455,6 @@ class BrokerConfig(TlsConfig, SaslConfig, InactiveBrokerConfig):
     unclean_leader_election_enable = flag(
         False, "Broker's default for the topic config of the same name.", update=CLUSTER_WIDE
     )
-    zookeeper_connect = optional_string(
-        "ZooKeeper connection string, as HOST:PORT,HOST:PORT/PATH. If not set, the broker runs alone and stores "
-        "its metadata in its data directory.",
-        retired=True,
-    )
-    zookeeper_connection_timeout_ms = optional_int32(
-        at_least(1),
-        "Maximum time to connect to ZooKeeper at startup. If not set, zookeeper.session.timeout.ms is used.",
-        retired=True,
-    )
-    zookeeper_session_timeout_ms = int32(
-        18_000,
-        at_least(1),
-        "ZooKeeper session timeout. ZooKeeper expires the session of a broker that it has not heard from for this "
-        "time.",
-        retired=True,
-    )
     kbroker_metrics_listeners = joined_strings(
         (), "Addresses of the HTTP endpoints for metrics and health checks, as HOST:PORT. If empty, there are none."
     )
@@ -588,11 +572,8 @@ _WITHOUT_EFFECT: Final = (
     "log.message.timestamp.difference.max.ms",
     "offsets.commit.required.acks",
     "password.encoder.",
-    "zookeeper.clientCnxnSocket",
     "zookeeper.max.in.flight.requests",
     "zookeeper.metadata.migration.enable",
-    "zookeeper.set.acl",
-    "zookeeper.ssl.",
 )
 """An entry that ends in a dot is a prefix of names."""
 
@@ -633,7 +614,7 @@ def _listener_warnings(config: BrokerConfig) -> list[str]:
             if endpoint.security_protocol == "SASL_SSL"
             and f"listener.name.{endpoint.name.lower()}.ssl.client.auth" not in config.texts
         ]
-    return [*warnings, *_jaas_warnings(config)]
+    return [*warnings, *_jaas_warnings(config), *_zookeeper_warnings(config)]
 
 
 def _jaas_warnings(config: BrokerConfig) -> list[str]:
@@ -644,6 +625,17 @@ def _jaas_warnings(config: BrokerConfig) -> list[str]:
         for name in config.texts
         if name == "sasl.jaas.config"
         or ((prefixed := split_name(name)) is not None and prefixed[1:] == (None, "sasl.jaas.config"))
+    ]
+
+
+def _zookeeper_warnings(config: BrokerConfig) -> list[str]:
+    """Returns a warning for each config of TLS to ZooKeeper that is set although TLS is off: it may have been meant."""
+    return [
+        f"{name} has no effect: zookeeper.ssl.client.enable is not true"
+        for name in config.texts
+        if name.startswith("zookeeper.ssl.")
+        and not config.zookeeper_ssl_client_enable
+        and name != "zookeeper.ssl.client.enable"
     ]
 
 

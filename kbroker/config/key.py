@@ -1,6 +1,6 @@
 """Config keys: type, default, validation and documentation of a config, and the tables that hold the keys.
 
-The configs themselves are in `broker.py`, `inactive.py`, `tls.py`, `sasl.py`, `topic.py` and `group.py`.
+The configs themselves are in `broker.py`, `inactive.py`, `tls.py`, `sasl.py`, `zookeeper.py`, `topic.py`, `group.py`.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ __all__ = [
     "SCRAM_LOGIN_MODULE",
     "LoginModule",
     "parse_jaas",
+    "parse_jaas_section",
     "plain_users",
     "quote_jaas",
 ]
@@ -70,12 +71,49 @@ def parse_jaas(text: str, *, source: str) -> LoginModule:
             modules.append(module)
     except ValueError as problem:
         raise UserError(f"{source}: {problem}") from None
+    return _only(modules, source)
+
+
+def _only(modules: list[LoginModule], source: str) -> LoginModule:
     if len(modules) != 1:
         found = f"{len(modules)} login modules" if modules else "no login module"
         raise UserError(f"{source}: JAAS config has {found}, expected 1")
     if modules[0].class_name in _FORBIDDEN:
         raise UserError(f"{source}: {modules[0].class_name} is not allowed, as in Kafka")
     return modules[0]
+
+
+def parse_jaas_section(text: str, section: str, *, source: str) -> LoginModule:
+    """Parses the only login module of a section of a JAAS file: `Client { <module> required key="value"; };`.
+
+    Raises UserError, which names `source` and never a value.
+    """
+    tokens = list(_tokens(text))
+    sections: dict[str, list[LoginModule]] = {}
+    position = 0
+    try:
+        while position < len(tokens):
+            name, modules, position = _section(tokens, position)
+            sections[name] = modules
+    except ValueError as problem:
+        raise UserError(f"{source}: {problem}") from None
+    if section not in sections:
+        raise UserError(f"{source}: JAAS file has no section {section}")
+    return _only(sections[section], source)
+
+
+def _section(tokens: list[tuple[str, str]], position: int) -> tuple[str, list[LoginModule], int]:
+    kind, name = tokens[position]
+    if kind is not _WORD or tokens[position + 1 : position + 2] != [(_OTHER, "{")]:
+        raise ValueError('JAAS file must consist of sections: NAME { <login module> required key="value"; };')
+    position += 2
+    modules = []
+    while position < len(tokens) and tokens[position] != (_OTHER, "}"):
+        module, position = _module(tokens, position)
+        modules.append(module)
+    if tokens[position : position + 2] != [(_OTHER, "}"), (_OTHER, ";")]:
+        raise ValueError(f"JAAS file: section {name} not terminated by }};")
+    return name, modules, position + 2
 
 
 def _module(tokens: list[tuple[str, str]], position: int) -> tuple[LoginModule, int]:

@@ -17,7 +17,7 @@ from kbroker.errors import UserError
 from kbroker.security import jks
 from kbroker.security.pem import encode_pem, is_pem, read_certificates, read_key
 
-__all__ = ["KeyMaterial", "load_key_material", "load_trusted_certificates"]
+__all__ = ["KeyMaterial", "check_private", "load_key_material", "load_trusted_certificates"]
 
 _JCEKS: Final = b"\xce\xce\xce\xce"
 _PKCS12: Final = b"\x30"
@@ -83,7 +83,7 @@ def _check_inline(what: str, kind: str, store_type: str, password: Password | No
 
 
 def _load_key_file(location: str, config: ListenerConfig) -> KeyMaterial:
-    _check_private(location)
+    check_private(location, "the private key")
     data = _read_file(location, "ssl.keystore.location")
     store_password, key_password = config.ssl_keystore_password, config.ssl_key_password
     if is_pem(data):
@@ -167,14 +167,14 @@ def _read_file(location: str, name: str) -> bytes:
         raise UserError(f"Could not read {name}={location}: {problem.strerror}") from None
 
 
-def _check_private(location: str) -> None:
-    """Raises UserError if users outside the file's group can read or change the file."""
+def check_private(location: str, what: str) -> None:
+    """Raises UserError if users outside the file's group can read or change the file. `what`: "the private key"."""
     try:
         mode = os.stat(location).st_mode
     except OSError:
         return  # reading it reports why
     if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
-        raise UserError(f"Every user of this machine can read the private key {location}. Run: chmod 600 {location}")
+        raise UserError(f"Every user of this machine can read {what} {location}. Run: chmod 600 {location}")
 
 
 def _unknown_format(data: bytes, location: str) -> UserError:

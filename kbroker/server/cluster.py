@@ -44,12 +44,14 @@ EMBEDDED_BROKER_ID: Final = 1
 async def open_shared_tree(config: BrokerConfig) -> AsyncIterator[Tree]:
     """Opens a session with the ZooKeeper of `zookeeper.connect`."""
     from kbroker.controller.trees.zookeeper_tree import open_zookeeper_tree
+    from kbroker.security.zookeeper_security import zookeeper_security
 
     assert config.zookeeper_connect
     async with open_zookeeper_tree(
         config.zookeeper_connect,
         session_timeout_ms=config.zookeeper_session_timeout_ms,
         connection_timeout_ms=config.zookeeper_connection_timeout_ms,
+        security=zookeeper_security(config),
     ) as tree:
         yield tree
 

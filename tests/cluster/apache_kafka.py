@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import trio
@@ -41,14 +41,24 @@ class Kafka:
 
 
 async def start_kafka(
-    cluster: RunningCluster, broker_id: int, settings: Mapping[str, object], *, classpath: str, java: str, home: Path
+    cluster: RunningCluster,
+    broker_id: int,
+    settings: Mapping[str, object],
+    *,
+    classpath: str,
+    java: str,
+    home: Path,
+    options: Sequence[str] = (),
 ) -> None:
-    """Starts an Apache Kafka in `home`, as a broker of the cluster. It keeps the port of its predecessor."""
+    """Starts an Apache Kafka in `home`, as a broker of the cluster. It keeps the port of its predecessor.
+
+    `options`: further options of Java.
+    """
     known = cluster.brokers.get(broker_id)
     port = free_ports(1)[0] if known is None else known.port
     properties = {
         "broker.id": broker_id,
-        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"{cluster.protocol}://127.0.0.1:{port}",
         "zookeeper.connect": cluster.connect,
         **settings,
     }
@@ -56,7 +66,7 @@ async def start_kafka(
     log = home / "log.txt"
     with log.open("ab") as output:
         process = await trio.lowlevel.open_process(
-            [java, *OPTIONS, "-cp", classpath, "kafka.Kafka", str(path)],
+            [java, *OPTIONS, *options, "-cp", classpath, "kafka.Kafka", str(path)],
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=home,

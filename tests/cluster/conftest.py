@@ -14,9 +14,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.broker.child import ChildBroker, spawn
-from tests.controller.conftest import zookeeper
+from tests.controller.conftest import secured_zookeeper, zookeeper
 
-__all__ = ["RunningCluster", "zookeeper"]
+__all__ = ["RunningCluster", "secured_zookeeper", "zookeeper"]
 
 TIMEOUT_SECONDS = 30.0
 SESSION_MS = 1500

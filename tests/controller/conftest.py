@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, closing
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 from kazoo.client import KazooClient
 
+from compat_tests.process import free_ports
 from kbroker.controller.trees.embedded_store import EmbeddedStore, open_embedded_store
 from kbroker.controller.trees.embedded_tree import EmbeddedTree
 from kbroker.controller.trees.tree import Tree
 from kbroker.controller.trees.zookeeper_tree import ZooKeeperTree, open_zookeeper_tree
+from tests.security.certificates import Authority
 
 STARTUP_SECONDS = 60
 
@@ -71,30 +72,103 @@ class ZooKeeperSessions:
 @pytest.fixture(scope="session")
 def zookeeper(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Runs a ZooKeeper during the tests. Returns its HOST:PORT."""
+    (port,) = free_ports(1)
+    with running_zookeeper(java, tmp_path_factory.mktemp("zookeeper"), port):
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def running_zookeeper(
+    java: str, directory: Path, port: int, configs: Sequence[str] = (), options: Sequence[str] = ()
+) -> Iterator[None]:
+    """Runs a ZooKeeper. `configs`: further lines of zoo.cfg. `options`: further options of Java."""
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
         pytest.skip("needs a JDK and pyspark, whose jars hold a ZooKeeper: pyspark is not installed")
-    directory = tmp_path_factory.mktemp("zookeeper")
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        port = probe.getsockname()[1]
-    (directory / "zoo.cfg").write_text(
-        f"dataDir={directory / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-        "admin.enableServer=false\ntickTime=500\nmaxClientCnxns=0\n"
-    )
+    lines = [
+        f"dataDir={directory / 'data'}",
+        f"clientPort={port}",
+        "clientPortAddress=127.0.0.1",
+        "admin.enableServer=false",
+        "tickTime=500",
+        "maxClientCnxns=0",
+        *configs,
+    ]
+    (directory / "zoo.cfg").write_text("".join(f"{line}\n" for line in lines))
     classpath = str(Path(spark.origin).parent / "jars" / "*")
     main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     # Small and quick to start: the tests create a few hundred nodes.
-    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no"]
+    small = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no"]
     with (directory / "log.txt").open("wb") as log:
         server = subprocess.Popen(
-            [java, *options, "-cp", classpath, main, str(directory / "zoo.cfg")], stdout=log, stderr=log, cwd=directory
+            [java, *small, *options, "-cp", classpath, main, str(directory / "zoo.cfg")],
+            stdout=log,
+            stderr=log,
+            cwd=directory,
         )
     try:
         _wait_until_it_answers(f"127.0.0.1:{port}", directory / "log.txt")
-        yield f"127.0.0.1:{port}"
+        yield
     finally:
         server.kill()
         server.wait()
+
+
+class SecuredZooKeeper(NamedTuple):
+    """A ZooKeeper with TLS that knows clients by certificates and by logins."""
+
+    plain: str
+    """HOST:PORT without TLS, for a look at it from outside."""
+    address: str
+    """HOST:PORT with TLS."""
+    authority: Authority
+    """It trusts certificates of this authority."""
+    jaas_file: str
+    """Login of the user `kafka`, for kbroker and for Apache Kafka."""
+
+    def tls(self, certificate: str | None = None, **others: str) -> dict[str, str]:
+        """Returns properties of a broker that connects with TLS; Apache Kafka takes them too."""
+        properties = {
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+            "zookeeper.ssl.truststore.location": self.authority.file,
+            "zookeeper.ssl.truststore.type": "PEM",
+        }
+        if certificate is not None:
+            properties |= {"zookeeper.ssl.keystore.location": certificate, "zookeeper.ssl.keystore.type": "PEM"}
+        return properties | {f"zookeeper.{name.replace('_', '.')}": text for name, text in others.items()}
+
+
+_LOGIN_MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule required"
+
+
+def jaas_file(directory: Path, password: str = "z-secret") -> str:
+    """Returns a new JAAS file with a login of the user `kafka`."""
+    path = directory / "client.jaas"
+    path.write_text(f'Client {{\n  {_LOGIN_MODULE}\n  username="kafka" password="{password}";\n}};\n')
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def secured_zookeeper(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredZooKeeper]:
+    directory = tmp_path_factory.mktemp("secured-zookeeper")
+    authority = Authority(directory / "certificates")
+    jaas = directory / "server.jaas"
+    jaas.write_text(f'Server {{ {_LOGIN_MODULE} user_kafka="z-secret"; }};\n')
+    plain, secured = free_ports(2)
+    configs = [
+        f"secureClientPort={secured}",
+        "secureClientPortAddress=127.0.0.1",
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+        f"ssl.keyStore.location={authority.pem('zookeeper', hosts=('127.0.0.1',))}",
+        f"ssl.trustStore.location={authority.file}",
+        "ssl.clientAuth=want",
+        "ssl.enabledProtocols=TLSv1.2,TLSv1.3",
+        "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+    ]
+    with running_zookeeper(java, directory, plain, configs, [f"-Djava.security.auth.login.config={jaas}"]):
+        yield SecuredZooKeeper(f"127.0.0.1:{plain}", f"127.0.0.1:{secured}", authority, jaas_file(directory))
 
 
 def _wait_until_it_answers(address: str, log: Path) -> None:

@@ -47,9 +47,9 @@ async def test_a_listener_for_the_controller_alone_is_refused(tmp_path: Path) ->
         ("listener.name.plaintext.ssl.engine.factory.class", "org.example.Engine"),
         ("sasl.login.class", "org.example.Login"),
         ("ssl.no.such.config", "abc"),
-        ("zookeeper.set.acl", "true"),
-        ("zookeeper.ssl.client.enable", "true"),
-        ("zookeeper.ssl.truststore.location", "/keys"),
+        ("zookeeper.ssl.crl.enable", "true"),
+        ("zookeeper.ssl.ocsp.enable", "true"),
+        ("zookeeper.ssl.context.supplier.class", "org.example.Supplier"),
         ("delegation.token.secret.key", "abc"),
         ("principal.builder.class", "org.example.Builder"),
     ],
@@ -59,6 +59,12 @@ async def test_a_security_setting_without_effect_is_refused_in_one_line(tmp_path
     assert message.startswith(f"{name} is set, but kbroker does not support it yet")
     assert "\n" not in message
     assert text not in message  # it may be a secret
+
+
+async def test_protected_nodes_without_an_identity_at_zookeeper_refuse_the_start(tmp_path: Path) -> None:
+    message = await refusal(tmp_path, {"zookeeper.connect": "127.0.0.1:1", "zookeeper.set.acl": "true"}, [])
+    assert message.startswith("zookeeper.set.acl is set to true, but ZooKeeper client TLS configuration")
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,21 @@ import math
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 
 from kbroker.controller.trees.tree import SessionState, WatchEvent
-from kbroker.controller.trees.zookeeper_tree import open_zookeeper_tree
+from kbroker.controller.trees.zookeeper_tree import _new_client, open_zookeeper_tree
 from kbroker.errors import UserError
+from kbroker.security.key_stores import load_key_material
+from kbroker.security.tls_context import client_context, server_context
+from kbroker.security.zookeeper_security import ZooKeeperSecurity
+from tests.security.certificates import Authority, configs
 
 
 def test_kazoo_is_loaded_only_when_a_zookeeper_is_asked_for() -> None:
@@ -28,6 +34,33 @@ async def test_a_zookeeper_that_does_not_answer_is_reported_in_one_line() -> Non
         with pytest.raises(UserError, match=f"Could not connect to ZooKeeper at {address}"):
             async with open_zookeeper_tree(address, session_timeout_ms=500, connection_timeout_ms=100):
                 pass
+
+
+def test_bytes_that_tls_has_decrypted_are_readable(tmp_path: Path) -> None:
+    """kazoo would wait for the next event of the socket while an answer lies in the buffer of OpenSSL."""
+    authority = Authority(tmp_path)
+    of_server = configs(ssl_keystore_location=authority.pem("zookeeper"))
+    keys = load_key_material(of_server)
+    assert keys is not None
+    to_server = client_context(configs(ssl_truststore_location=authority.file))
+    handler = _new_client("127.0.0.1:1", 1000, ZooKeeperSecurity(to_server)).handler
+    near, far = socket.socketpair()
+
+    def serve() -> None:
+        with server_context(of_server, keys).wrap_socket(far, server_side=True) as secured:
+            secured.sendall(b"answer 1answer 2")  # one record
+            secured.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with to_server.wrap_socket(near, server_hostname="localhost") as secured:
+        assert secured.recv(8) == b"answer 1"
+        assert secured.pending() == 8
+        assert handler.select([secured], [], [], 0)[0] == [secured]
+        assert secured.recv(8) == b"answer 2"
+        assert handler.select([secured], [], [], 0)[0] == []
+        secured.sendall(b"x")
+    thread.join()
 
 
 @pytest.mark.jvm
