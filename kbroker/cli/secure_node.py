@@ -4,6 +4,7 @@
                             broker.pem              key and certificate of the broker; made again when it is needed
                             client.properties       settings and password of admin: Java, Kafka's tools, kbroker
                             librdkafka.properties   the same for kcat, confluent-kafka and others with librdkafka
+                            metrics.token           token of the HTTP endpoints
 
 The broker has one listener, SASL_SSL with SCRAM-SHA-512, ACLs, and the super user admin. The password of admin is made
 and returned once: when the metadata has no user admin. The files of clients are written before the metadata, so that a
@@ -53,7 +54,7 @@ _IP_ADDRESS: Final = 0x87
 
 class SecureNode(NamedTuple):
     properties: dict[str, str]
-    """Properties of the broker, without its listeners."""
+    """Properties of the broker, without its listeners. Those of the HTTP endpoints may be overridden."""
     client_file: Path
     librdkafka_file: Path
     new_password: str | None
@@ -78,7 +79,7 @@ def prepare_secure_node(data_dir: Path, *, hosts: Sequence[str], now_ms: int) ->
         _make_private(directory)
         authority, broker = _certificates(directory, [*_LOOPBACK, *hosts], now_ms)
         node = SecureNode(
-            {**SECURED, "ssl.keystore.location": str(broker)},
+            {**SECURED, "ssl.keystore.location": str(broker), **_http_properties(directory)},
             directory / "client.properties",
             directory / "librdkafka.properties",
             None,
@@ -86,6 +87,19 @@ def prepare_secure_node(data_dir: Path, *, hosts: Sequence[str], now_ms: int) ->
         return node._replace(new_password=await _add_admin(tree, node, authority))
 
     return run_in_data_dir(data_dir, prepare)
+
+
+def _http_properties(directory: Path) -> dict[str, str]:
+    """Returns the properties of the HTTP endpoints: TLS, and a token unless the environment has one."""
+    from kbroker.web.http_access import TOKEN_VARIABLE
+
+    properties = {"kbroker.metrics.security.protocol": "SSL"}
+    if TOKEN_VARIABLE in os.environ:
+        return properties
+    file = directory / "metrics.token"
+    if not file.exists():
+        _write(file, f"{secrets.token_hex(32)}\n")
+    return {**properties, "kbroker.metrics.token.file": str(file)}
 
 
 def _make_private(directory: Path) -> None:

@@ -203,7 +203,7 @@ def command(
     on_ready = _on_ready
     if secure:
         node = _prepare_secure_node(config, data_dir)
-        config = BrokerConfig.from_properties({**properties, **node.properties})
+        config = BrokerConfig.from_properties({**node.properties, **properties})
         on_ready = partial(_on_secure_ready, node)
     as_json = is_json(log_format, sys.stderr)
     set_up_logging(sys.stderr, level=log_level, as_json=as_json)

@@ -6,8 +6,6 @@ writes PKCS12 into files named .jks. A key file that other users of the machine 
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -16,6 +14,7 @@ from kbroker.config.listener import ListenerConfig
 from kbroker.errors import UserError
 from kbroker.security import jks
 from kbroker.security.pem import encode_pem, is_pem, read_certificates, read_key
+from kbroker.security.private_files import check_private
 
 __all__ = ["KeyMaterial", "load_key_material", "load_trusted_certificates"]
 
@@ -83,7 +82,7 @@ def _check_inline(what: str, kind: str, store_type: str, password: Password | No
 
 
 def _load_key_file(location: str, config: ListenerConfig) -> KeyMaterial:
-    _check_private(location)
+    check_private(location, "the private key")
     data = _read_file(location, "ssl.keystore.location")
     store_password, key_password = config.ssl_keystore_password, config.ssl_key_password
     if is_pem(data):
@@ -165,16 +164,6 @@ def _read_file(location: str, name: str) -> bytes:
             return file.read()
     except OSError as problem:
         raise UserError(f"Could not read {name}={location}: {problem.strerror}") from None
-
-
-def _check_private(location: str) -> None:
-    """Raises UserError if users outside the file's group can read or change the file."""
-    try:
-        mode = os.stat(location).st_mode
-    except OSError:
-        return  # reading it reports why
-    if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
-        raise UserError(f"Every user of this machine can read the private key {location}. Run: chmod 600 {location}")
 
 
 def _unknown_format(data: bytes, location: str) -> UserError:

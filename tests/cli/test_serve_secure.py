@@ -138,6 +138,7 @@ def test_only_the_owner_can_read_what_is_made(tmp_path: Path) -> None:
         "broker.pem": 0o600,
         "client.properties": 0o600,
         "librdkafka.properties": 0o600,
+        "metrics.token": 0o600,
     }
 
 
