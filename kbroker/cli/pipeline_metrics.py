@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kbroker.web.exposition import CONTENT_TYPE, Samples, counter, gauge
+from kbroker.web.http_access import HttpAccess, find_token
 from kbroker.web.http_server import HttpResponse, HttpServer
 
 if TYPE_CHECKING:
@@ -54,10 +55,14 @@ class PipelineMetrics:
 
 
 def metrics_server(metrics: PipelineMetrics) -> HttpServer:
+    """Returns the server. With KBROKER_METRICS_TOKEN, /metrics needs this token. Raises UserError for a bad token."""
+
     async def show_metrics() -> HttpResponse:
         return HttpResponse(200, metrics.read(), CONTENT_TYPE)
 
     async def show_health() -> HttpResponse:
         return HttpResponse(200, b"ok\n")
 
-    return HttpServer({"/metrics": show_metrics, "/healthz": show_health}, quick=("/healthz",))
+    health = {"/healthz": show_health}
+    pages = {"/metrics": show_metrics, **health}
+    return HttpServer(pages, quick=("/healthz",), public=health, access=HttpAccess(find_token(None)))

@@ -8,8 +8,12 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from shlex import quote
 from typing import Final, TextIO
 
 import click
@@ -17,7 +21,9 @@ import trio
 
 from kbroker.cli.command import Command
 from kbroker.cli.log_lines import FORMATS, LEVELS, is_json, set_up_logging
+from kbroker.cli.secure_node import ADMIN, SECURE_PROTOCOL, SECURED, SecureNode, prepare_secure_node
 from kbroker.cli.version import installed_version
+from kbroker.clock import SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import Endpoint, format_address
 from kbroker.config.properties import parse_properties
@@ -34,6 +40,11 @@ DEFAULT_PARTITIONS: Final = -1
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "::1"})
 _WILDCARDS: Final = frozenset({"0.0.0.0", "[::]"})
+_ALL_INTERFACES: Final = frozenset({"0.0.0.0", "::"})
+_DEFAULT_LISTEN: Final = "127.0.0.1:9092"
+
+OnReady = Callable[[list[tuple[str, int]]], None]
+"""Called with the addresses of the broker when it accepts clients."""
 
 
 def _check_address(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -88,6 +99,7 @@ def _parse_topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence
             "kbroker serve --config server.properties --set num.partitions=3",
             "Use a Kafka configuration file and override one property",
         ),
+        ("kbroker serve --secure", "Encrypt connections, ask clients for a password, and use ACLs"),
         ("kbroker serve --metrics-listen 127.0.0.1:9308", "Serve Prometheus metrics and health checks over HTTP"),
     ],
 )
@@ -131,6 +143,11 @@ def _parse_topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence
     help="Create a topic at startup if it does not exist. Repeatable.",
 )
 @click.option(
+    "--secure",
+    is_flag=True,
+    help="Make certificates and the user admin in the data directory, and use TLS, SCRAM-SHA-512 and ACLs.",
+)
+@click.option(
     "--metrics-listen",
     metavar="HOST:PORT",
     callback=_check_address,
@@ -151,6 +168,7 @@ def command(
     config_file: TextIO | None,
     given: Mapping[str, str],
     topics: Sequence[tuple[str, int]],
+    secure: bool,
     metrics_listen: str | None,
     log_format: str,
     log_level: str,
@@ -167,8 +185,12 @@ def command(
     }
     _check_no_conflicts(given, flags)
     properties = {**(_read_properties(config_file) if config_file is not None else {}), **given}
+    if secure:
+        listen = listen or _DEFAULT_LISTEN
+        _check_can_be_secured(properties)
+        properties.update(SECURED)
     if listen is not None:
-        properties["listeners"] = f"PLAINTEXT://{listen}"
+        properties["listeners"] = f"{SECURE_PROTOCOL if secure else 'PLAINTEXT'}://{listen}"
         if "advertised.listeners" not in given:
             properties.pop("advertised.listeners", None)
             _check_reachable(listen, advertise)
@@ -178,11 +200,16 @@ def command(
         properties["kbroker.metrics.listeners"] = metrics_listen
     config = BrokerConfig.from_properties(properties)
     check_supported(config)  # before the warnings: a refused start is one line
+    on_ready = _on_ready
+    if secure:
+        node = _prepare_secure_node(config, data_dir)
+        config = BrokerConfig.from_properties({**node.properties, **properties})
+        on_ready = partial(_on_secure_ready, node)
     as_json = is_json(log_format, sys.stderr)
     set_up_logging(sys.stderr, level=log_level, as_json=as_json)
     for warning in (*config.warnings, *_security_warnings(config)):
         _warn(warning, as_json=as_json)
-    trio.run(_serve, config, data_dir, topics)
+    trio.run(_serve, config, data_dir, topics, on_ready)
 
 
 _GC_THRESHOLDS: Final = (10_000, 5, 100)
@@ -199,6 +226,31 @@ def _check_no_conflicts(given: Mapping[str, str], flags: Mapping[str, str | None
     for name, value in flags.items():
         if value is not None and name in given:
             raise click.UsageError(f"Use either {_FLAGS[name]} or --set {name}, not both")
+
+
+def _check_can_be_secured(properties: Mapping[str, str]) -> None:
+    """Raises UserError if the properties contradict --secure."""
+    for name in (*SECURED, "listeners", "advertised.listeners", "ssl.keystore.location", "ssl.keystore.key"):
+        if properties.get(name):
+            raise UserError(f"--secure sets {name}. Remove it, or leave out --secure and set all security configs.")
+    if properties.get("zookeeper.connect"):
+        raise UserError(
+            "--secure is for a single node. The brokers of a cluster need certificates of one authority: see "
+            "'kbroker certs new'."
+        )
+
+
+def _prepare_secure_node(config: BrokerConfig, data_dir: str | None) -> SecureNode:
+    """Makes the certificates and the user of --secure, and prints the password of a new user."""
+    hosts = {endpoint.host for endpoint in (*config.endpoints, *config.advertised_endpoints)}
+    node = prepare_secure_node(
+        Path(data_dir or config.data_dirs[0]),
+        hosts=sorted(host or socket.gethostname() for host in hosts if host not in _ALL_INTERFACES),
+        now_ms=SystemClock().now_ms(),
+    )
+    if node.new_password is not None:
+        click.echo(f"Added user {ADMIN} with the password {node.new_password}, which is not shown again")
+    return node
 
 
 def _check_reachable(listen: str, advertise: str | None) -> None:
@@ -255,7 +307,9 @@ def _warn(text: str, *, as_json: bool) -> None:
         click.echo(f"kbroker: warning: {text}", err=True)
 
 
-async def _serve(config: BrokerConfig, data_dir: str | None, topics: Sequence[tuple[str, int]]) -> None:
+async def _serve(
+    config: BrokerConfig, data_dir: str | None, topics: Sequence[tuple[str, int]], on_ready: OnReady
+) -> None:
     from kbroker.web.monitor import run_monitored_broker
 
     stop = trio.Event()
@@ -268,7 +322,7 @@ async def _serve(config: BrokerConfig, data_dir: str | None, topics: Sequence[tu
                     config,
                     data_dir=data_dir,
                     topics=topics,
-                    on_ready=_on_ready,
+                    on_ready=on_ready,
                     stop=stop,
                     version=installed_version(),
                 )
@@ -300,3 +354,13 @@ def _on_ready(addresses: Iterable[tuple[str, int]]) -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
     for host, port in addresses:
         click.echo(f"kbroker is ready on {format_address(host, port)}")
+
+
+def _on_secure_ready(node: SecureNode, addresses: list[tuple[str, int]]) -> None:
+    _on_ready(addresses)
+    bootstrap = format_address(*addresses[0])
+    click.echo(
+        f"Clients of {ADMIN}, for example:\n"
+        f"  kbroker topics list -b {bootstrap} --command-config {quote(str(node.client_file))}\n"
+        f"  kcat -b {bootstrap} -F {quote(str(node.librdkafka_file))} -L"
+    )

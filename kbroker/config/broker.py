@@ -458,6 +458,16 @@ class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig)
     kbroker_metrics_listeners = joined_strings(
         (), "Addresses of the HTTP endpoints for metrics and health checks, as HOST:PORT. If empty, there are none."
     )
+    kbroker_metrics_security_protocol = string(
+        "PLAINTEXT",
+        one_of("PLAINTEXT", "SSL"),
+        "SSL: the HTTP endpoints use TLS, with the ssl configs of the broker or those with the prefix "
+        "listener.name.metrics. With listener.name.metrics.ssl.client.auth they also ask for client certificates.",
+    )
+    kbroker_metrics_token_file = optional_string(
+        "File with a bearer token in its first line, which clients of the HTTP endpoints must send. /healthz and "
+        "/readyz stay open. The environment variable KBROKER_METRICS_TOKEN has the same effect.",
+    )
     kbroker_log_dir_reserve_bytes = int64(
         8 << 20,
         at_least(0),

@@ -6,8 +6,6 @@ writes PKCS12 into files named .jks. A key file that other users of the machine 
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -16,8 +14,9 @@ from kbroker.config.listener import ListenerConfig
 from kbroker.errors import UserError
 from kbroker.security import jks
 from kbroker.security.pem import encode_pem, is_pem, read_certificates, read_key
+from kbroker.security.private_files import check_private
 
-__all__ = ["KeyMaterial", "check_private", "load_key_material", "load_trusted_certificates"]
+__all__ = ["KeyMaterial", "load_key_material", "load_trusted_certificates"]
 
 _JCEKS: Final = b"\xce\xce\xce\xce"
 _PKCS12: Final = b"\x30"
@@ -165,16 +164,6 @@ def _read_file(location: str, name: str) -> bytes:
             return file.read()
     except OSError as problem:
         raise UserError(f"Could not read {name}={location}: {problem.strerror}") from None
-
-
-def check_private(location: str, what: str) -> None:
-    """Raises UserError if users outside the file's group can read or change the file. `what`: "the private key"."""
-    try:
-        mode = os.stat(location).st_mode
-    except OSError:
-        return  # reading it reports why
-    if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
-        raise UserError(f"Every user of this machine can read {what} {location}. Run: chmod 600 {location}")
 
 
 def _unknown_format(data: bytes, location: str) -> UserError:

@@ -12,9 +12,9 @@ from kbroker.config.zookeeper import ZooKeeperConfig
 from kbroker.errors import UserError
 from kbroker.security.digest_md5 import DigestMd5Client
 from kbroker.security.jaas import parse_jaas_section
-from kbroker.security.key_stores import check_private
 from kbroker.security.mechanism import ClientMechanism
 from kbroker.security.pem import is_pem
+from kbroker.security.private_files import check_private
 from kbroker.security.tls_context import client_context
 
 __all__ = ["NOT_SECURED", "ZooKeeperSecurity", "zookeeper_security"]

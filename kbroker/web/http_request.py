@@ -6,6 +6,7 @@ Not h11: the server needs only method and path, reads no body, and answers one r
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 __all__ = ["HEAD_END", "MAX_HEAD_BYTES", "BadRequest", "HttpRequest", "parse_head"]
@@ -23,6 +24,11 @@ class HttpRequest(NamedTuple):
     method: str
     path: str
     """Path of the URL; the query string is ignored."""
+    token: bytes | None = None
+    """The bearer token of the header Authorization, if it has one."""
+
+    def __repr__(self) -> str:
+        return f"HttpRequest({self.method!r}, {self.path!r})"  # the token must not get into a log
 
 
 class BadRequest(Exception):
@@ -40,17 +46,26 @@ def parse_head(head: bytes) -> HttpRequest:
         raise BadRequest(400, "Not an HTTP/1.1 request")
     if line[3] != b"1":
         raise BadRequest(505, "Only HTTP/1.1 is supported")
-    names = {_header_name(header) for header in headers}
-    if line[4] != b"0" and b"host" not in names:
+    fields = [_header(header) for header in headers]
+    if line[4] != b"0" and not any(name == b"host" for name, _ in fields):
         raise BadRequest(400, "Missing Host header")
     target = _ORIGIN.sub("", line[2].decode("ascii"), count=1) or "/"
     if not target.startswith("/"):
         raise BadRequest(400, "The path must begin with /")
-    return HttpRequest(line[1].decode("ascii"), target.partition("?")[0])
+    return HttpRequest(line[1].decode("ascii"), target.partition("?")[0], _bearer_token(fields))
 
 
-def _header_name(line: bytes) -> bytes:
+def _header(line: bytes) -> tuple[bytes, bytes]:
+    """Returns the name in lower case, and the value."""
     header = _HEADER.fullmatch(line)
     if header is None:
         raise BadRequest(400, "Malformed header")
-    return header[1].lower()
+    return header[1].lower(), line[header.end(1) + 1 :].strip()
+
+
+def _bearer_token(fields: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    values = [value for name, value in fields if name == b"authorization"]
+    if len(values) > 1:
+        raise BadRequest(400, "More than one Authorization header")
+    scheme, _, token = (values[0] if values else b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else None

@@ -13,10 +13,12 @@ import socket
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import trio
 
+from kbroker.web.http_access import OPEN, HttpAccess
 from kbroker.web.http_request import HEAD_END, MAX_HEAD_BYTES, BadRequest, HttpRequest, parse_head
 
 __all__ = ["HttpResponse", "HttpServer", "Page"]
@@ -43,6 +45,9 @@ class HttpResponse(NamedTuple):
 
 
 Page = Callable[[], Awaitable[HttpResponse]]
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
+_NO_PAGES: Final[Mapping[str, Page]] = MappingProxyType({})
 
 
 class HttpServer:
@@ -51,10 +56,17 @@ class HttpServer:
         pages: Mapping[str, Page],
         *,
         quick: Container[str] = (),
+        public: Mapping[str, Page] = _NO_PAGES,
+        access: HttpAccess = OPEN,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
-        """`quick` contains the paths of pages that do not wait and have small responses."""
+        """`quick` contains the paths of pages that do not wait and have small responses.
+
+        `public` has the pages for clients without access. They may tell less than the pages of the same path.
+        """
         self._pages = pages
+        self._public = public
+        self._access = access
         self._quick = quick
         self._max_connections = max_connections
         self._max_slow = max_connections - max_connections // QUICK_SHARE
@@ -73,12 +85,17 @@ class HttpServer:
             return
         self._open += 1
         try:
-            await self._handle_request(stream)
+            await self._handle_request(self._encrypted(stream))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
             self._open -= 1
             await trio.aclose_forcefully(stream)
+
+    def _encrypted(self, stream: trio.SocketStream) -> Stream:
+        """Returns the stream of the request. With TLS its first read does the handshake, within REQUEST_SECONDS."""
+        tls = self._access.tls
+        return stream if tls is None else trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
 
     def _close_oldest(self) -> bool:
         """Closes the connection that has waited longest for its client. Returns False if none waits."""
@@ -97,7 +114,7 @@ class HttpServer:
             finally:
                 self._closable.pop(scope, None)
 
-    async def _handle_request(self, stream: trio.SocketStream) -> None:
+    async def _handle_request(self, stream: Stream) -> None:
         head: bytes | None = None
         with self._waiting_for_client(REQUEST_SECONDS):
             head = await _read_head(stream)
@@ -105,17 +122,18 @@ class HttpServer:
             return
         with trio.move_on_after(RESPONSE_SECONDS) as scope:
             await self._respond(stream, head)
-            await stream.send_eof()
+            if isinstance(stream, trio.SocketStream):
+                await stream.send_eof()  # TLS cannot: its client knows the end by Content-Length
         if not scope.cancelled_caught:
             with self._waiting_for_client(LINGER_SECONDS):
                 for _ in range(LINGER_READS):
                     if not await stream.receive_some(65536):
                         return
 
-    async def _respond(self, stream: trio.SocketStream, head: bytes) -> None:
+    async def _respond(self, stream: Stream, head: bytes) -> None:
         try:
             request = parse_head(head)
-            page = self._find(request)
+            page = self._find(request, has_certificate=_has_certificate(stream))
             is_slow = request.path not in self._quick
             if is_slow and self._slow >= self._max_slow:
                 raise BadRequest(503, "Too many requests are being answered")
@@ -129,13 +147,18 @@ class HttpServer:
         finally:
             self._slow -= is_slow
 
-    def _find(self, request: HttpRequest) -> Page:
+    def _find(self, request: HttpRequest, *, has_certificate: bool) -> Page:
         page = self._pages.get(request.path)
         if page is None:
             raise BadRequest(404, f"Not found. Available: {', '.join(self._pages)}")
         if request.method not in _METHODS:
             raise BadRequest(405, "Only GET and HEAD are supported")
-        return page
+        if self._access.admits(request.token, has_certificate=has_certificate):
+            return page
+        public = self._public.get(request.path)
+        if public is None:
+            raise BadRequest(401, "This page needs a token or a client certificate")
+        return public
 
 
 async def _read_page(page: Page) -> HttpResponse:
@@ -146,7 +169,12 @@ async def _read_page(page: Page) -> HttpResponse:
         return HttpResponse(500, b"Internal error; the broker's log has the traceback.\n")
 
 
-async def _read_head(stream: trio.SocketStream) -> bytes | None:
+def _has_certificate(stream: Stream) -> bool:
+    """Whether the client has shown a certificate. A wrong one ends the handshake."""
+    return isinstance(stream, trio.SSLStream) and stream.getpeercert(binary_form=True) is not None
+
+
+async def _read_head(stream: Stream) -> bytes | None:
     """Returns the bytes before the empty line; None if the client disconnects or exceeds MAX_HEAD_BYTES."""
     buffer = bytearray()
     while HEAD_END not in buffer:
@@ -169,5 +197,7 @@ def _encode(response: HttpResponse, *, has_body: bool = True) -> bytes:
     ]
     if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
         lines.append(f"Allow: {', '.join(_METHODS)}")
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        lines.append('WWW-Authenticate: Bearer realm="kbroker"')
     head = "\r\n".join(lines).encode("latin-1") + HEAD_END
     return head + response.body if has_body else head

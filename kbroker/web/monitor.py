@@ -41,7 +41,7 @@ async def run_monitored_broker(
     """Runs a broker like `run_broker`. `version` is shown in the log and in metrics."""
     status = BrokerStatus(version)
     clock = SystemClock() if clock is None else clock
-    async with _monitor(config.kbroker_metrics_listeners, status, clock):
+    async with _monitor(config, status, clock):
         await broker.run_broker(
             config,
             data_dir=data_dir,
@@ -55,19 +55,23 @@ async def run_monitored_broker(
 
 
 @asynccontextmanager
-async def _monitor(listeners: Sequence[str], status: BrokerStatus, clock: Clock) -> AsyncIterator[None]:
+async def _monitor(config: BrokerConfig, status: BrokerStatus, clock: Clock) -> AsyncIterator[None]:
+    listeners = config.kbroker_metrics_listeners
     if not any(listeners):
         yield
         return
-    from kbroker.web.pages import monitoring_server  # only if needed: the import takes time at startup
+    from kbroker.web.http_access import http_access  # only if needed: the imports take time at startup
+    from kbroker.web.pages import monitoring_server
 
+    access = http_access(config)
     sockets = _bind(listeners)
     try:
         addresses = [_address(sock) for sock in sockets]
         fields = {"monitor": addresses}
-        logger.info("Serving metrics on %s", ", ".join(f"http://{address}" for address in addresses), extra=fields)
+        scheme = "http" if access.tls is None else "https"
+        logger.info("Serving metrics on %s", ", ".join(f"{scheme}://{address}" for address in addresses), extra=fields)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(monitoring_server(status, clock).run, sockets)
+            nursery.start_soon(monitoring_server(status, clock, access).run, sockets)
             yield
             nursery.cancel_scope.cancel()
     finally:

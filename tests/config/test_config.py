@@ -480,11 +480,13 @@ OWN_DEFAULTS = {
     "queued.max.request.bytes": str(256 * 1024 * 1024),
     "socket.receive.buffer.bytes": "-1",
 }
-# Kafka keeps these two out of its documentation, the third is ours.
+# Kafka keeps these two out of its documentation, the others are ours.
 UNDOCUMENTED = {
     "log.initial.task.delay.ms",
     "producer.id.expiration.check.interval.ms",
     "kbroker.metrics.listeners",
+    "kbroker.metrics.security.protocol",
+    "kbroker.metrics.token.file",
     "kbroker.log.dir.reserve.bytes",
     "kbroker.record.validation",
 }
