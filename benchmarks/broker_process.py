@@ -87,13 +87,14 @@ def named_broker(text: str) -> Broker:
 
 
 @contextmanager
-def running_kbroker(data_dir: Path, *, collector_pauses: Path | None = None) -> Iterator[Broker]:
-    """Runs `kbroker serve` on a free port and stops it cleanly at the end.
+def running_kbroker(data_dir: Path, *options: str, collector_pauses: Path | None = None) -> Iterator[Broker]:
+    """Runs `kbroker serve` on a free port, with more options, and stops it cleanly at the end.
 
     `collector_pauses`: file for the pauses of the garbage collector.
     """
     module = ["kbroker"] if collector_pauses is None else ["benchmarks.watched_kbroker", str(collector_pauses)]
     command = [sys.executable, "-m", *module, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
+    command += options
     log = data_dir.with_name(data_dir.name + ".log")
     with open(log, "wb") as errors:
         start = time.perf_counter()
@@ -116,11 +117,11 @@ def running_kbroker(data_dir: Path, *, collector_pauses: Path | None = None) -> 
 
 
 @contextmanager
-def fresh_kbroker() -> Iterator[tuple[Broker, Path]]:
+def fresh_kbroker(*options: str) -> Iterator[tuple[Broker, Path]]:
     """Runs `kbroker serve` in a temporary directory, and yields the broker and the directory."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kbroker-bench-")))
-        yield stack.enter_context(running_kbroker(directory / "data")), directory
+        yield stack.enter_context(running_kbroker(directory / "data", *options)), directory
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
