@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,14 +75,14 @@ def expected(times: int) -> dict[str, list[int]]:
     }
 
 
-async def until_counted(cluster: RunningCluster, total: int, log: Path) -> None:
+async def until_counted(cluster: RunningCluster, total: int, log_of: Callable[[], str]) -> None:
     """Waits until so many counts can be read."""
     found = 0
     with trio.move_on_after(3 * TIMEOUT_SECONDS):
         while found < total:
             found = sum(map(len, (await trio.to_thread.run_sync(read_counts, cluster.bootstrap)).values()))
         return
-    pytest.fail(f"{found} counts of {total}:\n{log.read_text()}\n{cluster.log()}")
+    pytest.fail(f"{found} counts of {total}:\n{log_of()}\n{cluster.log()}")
 
 
 async def test_words_are_counted_exactly_once_while_each_broker_is_killed(
@@ -97,13 +97,12 @@ async def test_words_are_counted_exactly_once_while_each_broker_is_killed(
     with word_count(command, log):
         for number, victim in enumerate((1, 2, 3)):
             await trio.to_thread.run_sync(write, three)
-            await until_counted(
-                three, 2 * number * each + each // 2, log
-            )  # some of the lines are counted, some are not
+            # Some of the lines are counted, some are not.
+            await until_counted(three, 2 * number * each + each // 2, log.read_text)
             await three.brokers[victim].kill()
             await is_without(three, victim)
             await trio.to_thread.run_sync(write, three)
-            await until_counted(three, 2 * (number + 1) * each, log)
+            await until_counted(three, 2 * (number + 1) * each, log.read_text)
             await three.start(victim)
             await all_in_sync(three)
     assert await trio.to_thread.run_sync(read_counts, three.bootstrap) == expected(6), log.read_text()
