@@ -22,6 +22,7 @@ from benchmarks.broker_process import (
 )
 from benchmarks.cleaner import run_cleaner
 from benchmarks.clients import run_clients
+from benchmarks.failover import run_failover
 from benchmarks.groups import run_groups, run_loading
 from benchmarks.growth import GROWTH_CHART, run_growth
 from benchmarks.results import Measure, Results, to_json
@@ -34,7 +35,7 @@ from tools.jars import FetchFailed, MavenMissing
 
 __all__ = ["main"]
 
-SECTIONS = ("wire", "cleaner", "groups", "clients", "spark", "growth", "scale", "protocol")
+SECTIONS = ("wire", "cleaner", "groups", "clients", "spark", "growth", "scale", "failover", "protocol")
 SIDE_BY_SIDE = {"wire", "cleaner", "groups", "clients", "spark"}
 README_CHART = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.svg"
 
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str]) -> int:
         run_growth(results, only=options.rows, rounds=options.rounds, quick=options.quick, svg=svg)
     if "scale" in options.sections:
         run_scale(results, only=options.rows, rounds=options.rounds, quick=options.quick)
+    if "failover" in options.sections:
+        run_failover(results, only=options.rows, quick=options.quick)
     log_progress(f"Finished in {time.monotonic() - start:,.0f} s")
     report(options, results)
     if "protocol" in options.sections and not options.rows:

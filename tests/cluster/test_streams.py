@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios import test_streams as scenario
@@ -19,20 +18,13 @@ from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
 from tests.cluster.stock_clients import read_committed
 from tests.cluster.test_replication import TOPIC as LINES
 from tests.cluster.test_replication import all_in_sync, is_without
+from tests.cluster.test_transactions import create_topics
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
 COUNTS = f"{LINES}-counts"
 PARTITIONS = 2
 TEXT = scenario.LINES[:20]
-
-
-async def create(cluster: RunningCluster) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    new = [NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"}) for name in (LINES, COUNTS)]
-    for future in admin.create_topics(new).values():
-        await trio.to_thread.run_sync(future.result, TIMEOUT_SECONDS)
-    await all_in_sync(cluster)
 
 
 @contextmanager
@@ -88,7 +80,8 @@ async def until_counted(cluster: RunningCluster, total: int, log_of: Callable[[]
 async def test_words_are_counted_exactly_once_while_each_broker_is_killed(
     three: RunningCluster, java: str, judge_classpath: str, streams_jar: Path, tmp_path: Path
 ) -> None:
-    await create(three)
+    await create_topics(three, LINES, COUNTS, partitions=PARTITIONS)
+    await all_in_sync(three)
     source = str(Path(scenario.__file__).with_name("WordCount.java"))
     arguments = [three.bootstrap, LINES, COUNTS, "counter", str(tmp_path / "state")]
     command = JavaTools(java, judge_classpath, tmp_path).with_classes(streams_jar).command(source, arguments)
