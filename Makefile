@@ -69,7 +69,7 @@ kills: install-test install-spark ## kill -9 of a pipeline's driver and broker, 
 	$(BIN)/python -m tools.jars spark tables
 	KBROKER_KILLS=20 $(BIN)/pytest tests/pipeline/test_kills.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
 
-# The suite takes three steps; this takes half an hour.
+# The suite takes one step; this takes half an hour.
 chaos: install-test ## transactions while brokers die and partitions move, twenty steps (KBROKER_STEPS KBROKER_SEED)
 	$(BIN)/python -m tools.jars judge41
 	KBROKER_STEPS=$${KBROKER_STEPS:-20} $(BIN)/pytest tests/cluster/test_chaos.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
