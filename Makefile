@@ -25,7 +25,7 @@ LOCKED  := $(PIP) --require-hashes --no-build-isolation
 LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
            --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
-.PHONY: help install install-test install-spark compiled run test check fast long other-pythons this-python shuffle kills docs lint types bench wheel lock clean
+.PHONY: help install install-test install-spark compiled run test check fast long other-pythons this-python shuffle kills chaos docs lint types bench wheel lock clean
 .DELETE_ON_ERROR:
 
 help: ## what there is to make
@@ -74,6 +74,11 @@ long: install-test install-spark ## the tests that take minutes: migration of ki
 kills: install-test install-spark ## kill -9 of a pipeline's driver and broker, twenty times (KBROKER_SEED=number)
 	$(BIN)/python -m tools.jars spark tables
 	KBROKER_KILLS=20 $(BIN)/pytest tests/pipeline/test_kills.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
+
+# The suite takes one step; this takes half an hour.
+chaos: install-test ## transactions while brokers die and partitions move, twenty steps (KBROKER_STEPS KBROKER_SEED)
+	$(BIN)/python -m tools.jars judge41
+	KBROKER_STEPS=$${KBROKER_STEPS:-20} $(BIN)/pytest tests/cluster/test_chaos.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
 
 docs: install-test ## renew the generated pages of docs/
 	$(BIN)/python -m tools.compatibility

@@ -60,6 +60,8 @@ def describe(with_apis: bool, with_features: bool, as_json: bool, bootstrap: str
     for broker in described["brokers"]:
         for problem in _disk_problems(broker):
             click.echo(problem)
+    if described["zookeeper"] is not None:
+        _print_zookeeper(described["zookeeper"])
     if with_apis:
         click.echo()
         rows = [[api["key"], api["name"], api["first"], api["last"]] for api in described["apis"]]
@@ -79,14 +81,24 @@ def _disk_problems(broker: dict[str, Any]) -> Iterator[str]:
             yield f"The disk of broker {broker['id']} is full: {directory['path']} accepts no records."
 
 
+def _print_zookeeper(zookeeper: dict[str, Any]) -> None:
+    click.echo()
+    rows = [[server["address"], server["state"], server["version"]] for server in zookeeper["servers"]]
+    print_table(["zookeeper", "state", "version"], rows)
+    if zookeeper["problem"] is not None:
+        click.echo(zookeeper["problem"])
+
+
 async def _describe(cluster: Cluster) -> dict[str, Any]:
     from kbroker.client.log_dirs import read_disk_space
+    from kbroker.client.zookeeper import read_zookeeper_health
     from kbroker.protocol.registry import APIS
 
     topics = await cluster.topics()
     partitions = [partition for topic in topics for partition in topic.partitions]
     connection = await cluster.any_connection()
     names = {api.key: api.name for api in APIS}
+    zookeeper = await read_zookeeper_health(cluster)
     return {
         "cluster_id": cluster.cluster_id,
         "topics": len(topics),
@@ -109,6 +121,16 @@ async def _describe(cluster: Cluster) -> dict[str, Any]:
             }
             for broker in sorted(cluster.brokers.values())
         ],
+        "zookeeper": None
+        if zookeeper is None
+        else {
+            "path": zookeeper.path,
+            "servers": [
+                {"address": str(server.address), "state": server.state, "version": server.version}
+                for server in zookeeper.servers
+            ],
+            "problem": zookeeper.problem,
+        },
         "features": [
             {"feature": name, "finalized": connection.features.get(name), "supported_min": first, "supported_max": last}
             for name, (first, last) in sorted(connection.supported_features.items())

@@ -147,6 +147,15 @@ class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig)
     controlled_shutdown_enable = flag(
         True, "Whether the broker moves its leaderships to other brokers before it shuts down."
     )
+    controlled_shutdown_max_retries = int32(
+        3,
+        None,
+        "How many times a controlled shutdown is tried, if replicas that should take over leaderships are not in sync.",
+        retired=True,
+    )
+    controlled_shutdown_retry_backoff_ms = int64(
+        5_000, None, "Maximum time between two attempts of a controlled shutdown.", retired=True
+    )
     default_replication_factor = int32(
         1, at_least(1), "Replication factor of topics that are created automatically or without a replication factor."
     )
@@ -571,7 +580,6 @@ _WITHOUT_EFFECT: Final = (
     "auto.include.jmx.reporter",
     "broker.id.generation.enable",
     "control.plane.listener.name",
-    "controlled.shutdown.",
     "delegation.token.master.key",
     "eligible.leader.replicas.enable",
     "group.coordinator.new.enable",

@@ -32,6 +32,18 @@ def remove_partition(directories: list[Path], index: int) -> None:
     shutil.rmtree(found)
 
 
+async def replace_disks(cluster: RunningCluster, broker_id: int) -> None:
+    """Restarts the broker with an empty directory in place of the one that has failed."""
+    (failed,) = [
+        path
+        for path in (cluster.directory / str(broker_id), cluster.directory / f"{broker_id}-more")
+        if str(path) in cluster.brokers[broker_id].stderr and not list(path.glob(f"{TOPIC}-1"))
+    ]
+    assert await cluster.brokers[broker_id].terminate() == 0
+    await trio.to_thread.run_sync(shutil.rmtree, failed)
+    await cluster.start(broker_id, more_dirs=[cluster.directory / f"{broker_id}-more"])
+
+
 def leads_all(topics: dict[str, Any], *leaders: int) -> bool:
     return [leader for leader, _isr in topics.get(TOPIC, {}).values()] == list(leaders)
 
@@ -61,6 +73,13 @@ async def test_another_replica_leads_when_the_disk_of_the_leader_fails(
         assert broker_id in cluster.alive
         metadata = await cluster.metadata(3)
         assert metadata.topics[TOPIC].partitions[0].isrs == [3]
+        await replace_disks(cluster, broker_id)
+        await cluster.until_agreed(lambda _c, _b, topics: topics[TOPIC][0] == (3, sorted([broker_id, 3])))
+        await cluster.brokers[3].kill()  # the healed replica has all records
+        await cluster.until_agreed(lambda _c, brokers, topics: 3 not in brokers and leads_all(topics, *2 * [broker_id]))
+        for index in range(2):
+            read = await trio.to_thread.run_sync(read_all, cluster.bootstrap, TOPIC, index)
+            assert set(records.acknowledged[index]) <= set(read)
 
 
 async def test_an_apache_kafka_as_controller_replaces_a_leader_whose_disk_fails(

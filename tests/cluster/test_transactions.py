@@ -23,12 +23,11 @@ GROUP = "copier"
 OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-async def create(cluster: RunningCluster) -> None:
+async def create_topics(cluster: RunningCluster, *names: str, partitions: int = PARTITIONS) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    new = [NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"}) for name in (SOURCE, TARGET)]
+    new = [NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"}) for name in names]
     for future in admin.create_topics(new).values():
         await trio.to_thread.run_sync(future.result, TIMEOUT_SECONDS)
-    await all_in_sync(cluster)
 
 
 async def copied(cluster: RunningCluster) -> int:
@@ -57,7 +56,8 @@ async def read(cluster: RunningCluster, topic: str) -> list[list[bytes]]:
 async def test_transactions_and_copies_are_made_exactly_once_while_each_broker_is_killed(
     three: RunningCluster, java: str, judge_classpath: str, tmp_path: Path
 ) -> None:
-    await create(three)
+    await create_topics(three, SOURCE, TARGET)
+    await all_in_sync(three)
     records = TransactionalRecords(three.bootstrap, SOURCE, PARTITIONS)
     source, log = str(Path(__file__).with_name("Copier.java")), tmp_path / "copier.txt"
     arguments = (three.bootstrap, SOURCE, TARGET, str(PARTITIONS), GROUP)

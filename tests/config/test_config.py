@@ -491,6 +491,8 @@ UNDOCUMENTED = {
     "kbroker.record.validation",
 }
 ONLY_IN_3_9 = {
+    "controlled.shutdown.max.retries",
+    "controlled.shutdown.retry.backoff.ms",
     "message.downconversion.enable",
     "log.message.downconversion.enable",
     "reserved.broker.max.id",

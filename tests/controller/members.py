@@ -19,6 +19,7 @@ from kbroker.controller.image import Image
 from kbroker.controller.trees.tree import Tree
 from kbroker.errors import Refusal
 from kbroker.protocol.compiler.load import codec
+from kbroker.protocol.messages import controlled_shutdown as shutdown_messages
 from kbroker.protocol.messages import leader_and_isr as messages
 from kbroker.protocol.registry import Api
 from tests.controller.conftest import Sessions
@@ -149,8 +150,13 @@ class Members:
             return _Answer()
 
         async def controlled_shutdown(body: Any) -> Any:
-            await peer.controller.shut_down(body.broker_id, body.broker_epoch)
-            return _Answer()
+            remaining = await peer.controller.shut_down(body.broker_id, body.broker_epoch)
+            return shutdown_messages.RESPONSE(
+                remaining_partitions=[
+                    shutdown_messages.RemainingPartition(topic_name=name, partition_index=index)
+                    for name, index in remaining
+                ]
+            )
 
         return {4: leader_and_isr, 5: stop_replica, 6: update_metadata, 7: controlled_shutdown}
 
@@ -180,7 +186,6 @@ class Members:
 
 class _Answer:
     error_code = 0
-    remaining_partitions = ()
 
 
 def _seen(image: Image) -> tuple[object, ...]:

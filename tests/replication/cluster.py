@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import trio
 
-from kbroker.clock import SystemClock
+from kbroker.clock import Clock, SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import Endpoint
 from kbroker.controller.changes import BrokerAdded, BrokerRemoved, Change, PartitionsChanged, TopicAdded, apply
@@ -100,7 +100,7 @@ class Node:
         self._ended = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        clock, config = SystemClock(), self.config
+        clock, config = self._cluster.clock, self.config
         directory = DataDirectory.open(FileCache(OsFileSystem()), str(self._path), broker_id=self.id)
         self.flusher = flusher = Flusher(clock)
         self.peers = Peers(self.id, clock, config.replica_lag_time_max_ms, self._cluster)
@@ -120,13 +120,13 @@ class Node:
         fetchers.checkpoint = self.replicas.log_dirs.checkpoint
         for listener in (self.replicas.on_image, fetchers.on_image):
             self.controller.add_listener(listener)
-        builder = ContextBuilder(self.id, config, clock, cast(Any, self.controller), None, self.replicas)
+        builder = ContextBuilder(self.id, config, SystemClock(), cast(Any, self.controller), None, self.replicas)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self.context = context = builder.build(nursery)
                     self.groups, self.transactions = context.groups, context.transactions
-                    server = SocketServer(Network(Dispatch(context), ConnectionLimits(), clock))
+                    server = SocketServer(Network(Dispatch(context), ConnectionLimits(), SystemClock()))
                     self.port = server.listen("PLAINTEXT", "127.0.0.1", 0).port
                     works = (context.deadlines.run, flusher.run, fetchers.run, LagWatch(self.peers, clock).run)
                     for work in (*works, self.groups.run, self.transactions.run):
@@ -170,6 +170,8 @@ class Cluster:
         self.image = Image(cluster_id="test")
         self.proposed: list[tuple[int, ...]] = []
         self.is_deciding = True
+        self.clock: Clock = SystemClock()
+        """Clock of the replicas and of their throttles."""
         self.refusal: ErrorCode | None = None
         self._path = path
         self._nursery = nursery

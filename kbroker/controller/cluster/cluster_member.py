@@ -7,7 +7,7 @@ registration and the controller's node go with it; the broker then registers aga
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -34,6 +34,7 @@ from kbroker.controller.registration import (
     register_broker,
     register_controller,
 )
+from kbroker.controller.rules.election import is_online
 from kbroker.controller.trees import znodes
 from kbroker.controller.trees.retries import retry_until_connected
 from kbroker.controller.trees.tree import ConnectionLost, Delete, NoNode, SessionLost, SessionState, Tree, TreeError
@@ -158,13 +159,30 @@ class ClusterMember:
             await self._metadata_received.wait()
 
     async def shut_down(self) -> None:
-        """Moves leaderships to other brokers, where another replica can lead."""
-        self._store.stop_by(trio.current_time() + _SHUTDOWN_SECONDS)
-        try:
-            remaining = await self.link.shut_down(self.broker_epoch, timeout_s=_SHUTDOWN_SECONDS)
-        except Refusal as refusal:
-            logger.warning("Controlled shutdown failed: %s", refusal.message or refusal.code)
-            return
+        """Moves leaderships to other brokers, where another replica can lead.
+
+        Tries controlled.shutdown.max.retries times, as Kafka does: replicas that lag may rejoin the ISR meanwhile. The
+        next attempt does not wait for controlled.shutdown.retry.backoff.ms if all of them have, or have gone.
+        """
+        attempts = max(self._config.controlled_shutdown_max_retries, 1)
+        pause_seconds = max(self._config.controlled_shutdown_retry_backoff_ms, 0) / 1000
+        self._store.stop_by(trio.current_time() + _SHUTDOWN_SECONDS + (attempts - 1) * pause_seconds)
+        remaining: Collection[tuple[str, int]] = ()
+        for attempt in range(attempts):
+            try:
+                remaining = await self.link.shut_down(self.broker_epoch, timeout_s=_SHUTDOWN_SECONDS)
+            except Refusal as refusal:
+                logger.warning("Controlled shutdown failed: %s", refusal.message or refusal.code)
+                return
+            waiting = set(self._followed_elsewhere(remaining))
+            if not waiting or attempt == attempts - 1:
+                break
+            text = "Controlled shutdown: waiting for replicas of %d partitions that are not in sync"
+            logger.info(text, len(waiting))
+            with trio.move_on_after(pause_seconds):
+                while any(self._is_alone_in_isr(*key) for key in waiting):
+                    await self.link.wait_changed()
+                    waiting = set(self._followed_elsewhere(waiting))
         if remaining:
             logger.warning("Controlled shutdown: no other replica can lead %d partitions", len(remaining))
         # Wait until the new leaders are known here. Otherwise producers that wait for followers would not get
@@ -172,6 +190,20 @@ class ClusterMember:
         with trio.move_on_after(_HANDED_OVER_SECONDS):
             while self._leads_more_than(remaining):
                 await self.link.wait_changed()
+
+    def _followed_elsewhere(self, partitions: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+        """Iterates over the partitions that have another replica on a live broker."""
+        image = self._store.image
+        for key in partitions:
+            state = image.partition(*key)
+            if state is not None and any(
+                replica != self._broker_id and is_online(state, replica, image.brokers) for replica in state.replicas
+            ):
+                yield key
+
+    def _is_alone_in_isr(self, topic: str, index: int) -> bool:
+        state = self._store.image.partition(topic, index)
+        return state is not None and state.isr == (self._broker_id,)
 
     async def resign(self) -> None:
         """Leaves the controller's node to another broker, because this broker is about to stop.
