@@ -19,7 +19,7 @@ HIGH_WATERMARK: Final = -1
 
 _TIMEOUT_MS: Final = 30_000
 _MESSAGES: Final = {
-    int(ErrorCode.OFFSET_OUT_OF_RANGE): "The requested offset is not within the range of offsets maintained by the "
+    ErrorCode.OFFSET_OUT_OF_RANGE.value: "The requested offset is not within the range of offsets maintained by the "
     "server."
 }
 """Kafka's sentence for an error code, which the response does not have."""
