@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from kbroker.cli.command import Command, walk_commands
+from kbroker.cli.kafka_scripts import SCRIPTS
 from kbroker.cli.main import kbroker
 
-__all__ = ["PAGE", "SCRIPTS", "page"]
+__all__ = ["PAGE", "page"]
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 
@@ -38,88 +39,22 @@ profile = "dev"
 bootstrap = "127.0.0.1:9092"
 
 [profiles.prod]
-bootstrap = ["kafka1.example.com:9092", "kafka2.example.com:9092"]
+bootstrap = ["kafka1.example.com:9093", "kafka2.example.com:9093"]
+security.protocol = "SASL_SSL"
+sasl.mechanism = "SCRAM-SHA-512"
+sasl.username = "alice"
+sasl.password_file = "~/.config/kbroker/prod.password"
 ```
 
 `kbroker topics list --profile prod` and `kbroker --profile prod topics list` connect to the second cluster. The first
 of these that is set decides: `--bootstrap` (`-b`), `--profile`, `KBROKER_BOOTSTRAP`, `KBROKER_PROFILE`, `profile` in
-the file; else 127.0.0.1:9092. The tables `tls` and `sasl` of a profile are reserved for encrypted and authenticated
-connections. They are refused until kbroker supports them.
+the file; else 127.0.0.1:9092. A profile also holds the security of its connections, with the names of a Kafka client
+(`security.protocol`, `ssl.*`, `sasl.*`): [Security](security.md#scram-in-five-minutes) has an example. Such properties
+in a file of their own are the option `--command-config FILE`.
 
 ## Kafka's scripts and kbroker's commands
 
 """
-
-SCRIPTS = (
-    ("kafka-server-start", "run a broker", "kbroker serve --config server.properties"),
-    ("kafka-topics --create", "create a topic", "kbroker topics create NAME"),
-    ("kafka-topics --list", "list topics", "kbroker topics list"),
-    ("kafka-topics --describe", "partitions, leaders, replicas, configs", "kbroker topics describe [NAME]..."),
-    (
-        "kafka-topics --describe --under-replicated-partitions",
-        "replicas missing",
-        "kbroker topics list --under-replicated",
-    ),
-    ("kafka-topics --describe --unavailable-partitions", "leaders missing", "kbroker topics list --unavailable"),
-    ("kafka-topics --alter", "add partitions", "kbroker topics alter NAME --partitions N"),
-    ("kafka-topics --delete", "delete topics", "kbroker topics delete NAME..."),
-    ("kafka-configs --describe", "show configs", "kbroker configs describe KIND NAME"),
-    ("kafka-configs --alter", "change configs", "kbroker configs alter KIND NAME --set KEY=VALUE"),
-    ("kafka-configs --entity-type users, clients, ips", "quotas", "kbroker quotas list|set|delete"),
-    ("kafka-client-metrics", "subscriptions for client metrics", "kbroker configs describe|alter client-metrics NAME"),
-    ("kafka-console-producer", "write records", "kbroker produce TOPIC"),
-    ("kafka-console-consumer", "read records", "kbroker consume TOPIC"),
-    ("kafka-console-consumer --formatter", "decode keys and values", "kbroker consume TOPIC --value-decoder TYPE"),
-    ("kafka-consumer-groups --list", "list groups", "kbroker groups list"),
-    ("kafka-consumer-groups --describe", "members, offsets, lag", "kbroker groups describe [GROUP]..."),
-    ("kafka-consumer-groups --reset-offsets", "move a group", "kbroker groups reset-offsets GROUP"),
-    ("kafka-consumer-groups --export", "save offsets", "kbroker groups export-offsets GROUP"),
-    ("kafka-consumer-groups --from-file", "restore offsets", "kbroker groups import-offsets GROUP FILE"),
-    ("kafka-consumer-groups --delete-offsets", "forget a topic", "kbroker groups delete-offsets GROUP --topic TOPIC"),
-    ("kafka-consumer-groups --delete", "delete groups", "kbroker groups delete GROUP..."),
-    ("kafka-groups", "list groups of all types", "kbroker groups list"),
-    ("kafka-get-offsets", "offsets of partitions", "kbroker offsets TOPIC..."),
-    ("kafka-delete-records", "delete the oldest records", "kbroker records delete TOPIC --before OFFSET"),
-    ("kafka-leader-election", "elect leaders", "kbroker leaders elect --all"),
-    ("kafka-leader-election --election-type unclean", "elect any replica", "kbroker leaders elect TOPIC --unclean"),
-    ("kafka-log-dirs --describe", "size of directories and replicas", "kbroker log-dirs describe"),
-    ("kafka-transactions list", "list transactions", "kbroker transactions list"),
-    ("kafka-transactions describe", "describe a transaction", "kbroker transactions describe TRANSACTIONAL_ID..."),
-    ("kafka-transactions describe-producers", "producers of partitions", "kbroker transactions producers TOPIC"),
-    ("kafka-transactions find-hanging", "find hanging transactions", "kbroker transactions find-hanging"),
-    (
-        "kafka-transactions abort",
-        "abort a hanging transaction",
-        "kbroker transactions abort-hanging TOPIC --partition N --start-offset OFFSET",
-    ),
-    (
-        "kafka-transactions forceTerminateTransaction",
-        "abort an open transaction",
-        "kbroker transactions abort TRANSACTIONAL_ID",
-    ),
-    ("kafka-dump-log", "contents of partition files", "kbroker dump-log FILE..."),
-    ("kafka-producer-perf-test", "measure producing", "kbroker perf produce TOPIC"),
-    ("kafka-consumer-perf-test", "measure consuming", "kbroker perf consume TOPIC"),
-    ("kafka-features describe", "feature levels", "kbroker cluster describe --features"),
-    ("kafka-broker-api-versions", "APIs of the broker", "kbroker cluster describe --apis"),
-    ("kafka-cluster cluster-id, list-endpoints", "cluster id and brokers", "kbroker cluster describe"),
-    (
-        "connect-mirror-maker",
-        "mirror topics to another cluster",
-        "kbroker topics copy SOURCE TARGET, kbroker pipeline run FILE",
-    ),
-    ("kafka-acls --add", "allow or deny", "kbroker acls allow|deny PRINCIPAL OPERATION --topic TOPIC"),
-    ("kafka-acls --list", "list ACLs", "kbroker acls list"),
-    ("kafka-acls --remove", "remove ACLs", "kbroker acls remove --principal PRINCIPAL"),
-    ("kafka-delegation-tokens", "tokens for logins", None),
-    ("kafka-reassign-partitions", "spread replicas over brokers", "kbroker cluster balance"),
-    ("kafka-reassign-partitions", "empty a broker, or replace it", "kbroker cluster drain|replace"),
-    ("kafka-reassign-partitions", "change the number of replicas", "kbroker topics replicas TOPIC N"),
-    ("kafka-reassign-partitions --list", "moves under way", "kbroker cluster balance"),
-    ("kafka-reassign-partitions --cancel", "cancel moves", "kbroker cluster balance --cancel"),
-    ("kafka-storage, kafka-metadata-quorum, kafka-metadata-shell", "KRaft metadata", None),
-)
-"""Script of Apache Kafka, its job, and the command of kbroker. None: kbroker's broker does not have the feature yet."""
 
 _NOT_YET = "not supported by the broker; use Kafka's script with Apache Kafka"
 

@@ -35,8 +35,7 @@ def command() -> None:
     metavar="HOST",
     multiple=True,
     default=("localhost", "127.0.0.1", "::1"),
-    show_default=True,
-    help="Name or address by which clients reach the broker. Repeatable.",
+    help="Name or address by which clients reach the broker. Repeatable. [default: localhost, 127.0.0.1 and ::1]",
 )
 @click.option(
     "--client",
@@ -44,8 +43,7 @@ def command() -> None:
     metavar="NAME",
     multiple=True,
     default=("client",),
-    show_default=True,
-    help="Name of a client certificate: the principal is User:CN=NAME. Repeatable.",
+    help="Name of a client certificate: the principal is User:CN=NAME. Repeatable. [default: client]",
 )
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Validity in days.")
 def new(directory: str, broker: str, hosts: Sequence[str], clients: Sequence[str], days: int) -> None:

@@ -33,6 +33,9 @@ DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+_WHOLE_SENTENCE: Final = 200
+
+
 class Example(NamedTuple):
     call: str
     """The command line as typed, beginning with "kbroker"."""
@@ -53,6 +56,13 @@ class Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands with their whole first sentence. Click cuts it to one line."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(_WHOLE_SENTENCE)) for name, command in self.commands.items()]
+            )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [self.get_command(ctx, name) for name in self.list_commands(ctx)]

@@ -77,6 +77,8 @@ def command(
             click.echo(f"Dumping {path}")
         try:
             dump(path, options)
+        except BrokenPipeError:
+            raise  # of the output, not of the file: `| head`
         except (OSError, StorageFailure) as problem:
             raise UserError(f"Could not read {path}: {getattr(problem, 'strerror', problem)}") from None
 

@@ -67,6 +67,17 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds a command by its name. The error for the name of a Kafka script says which command does its job."""
+        if args[0] not in COMMANDS:
+            from kbroker.cli.kafka_scripts import commands_for
+
+            if commands := [f"kbroker {command}" for command in commands_for(args[0])]:
+                ctx.fail(f"{args[0]} is a script of Apache Kafka. Use: {', '.join(commands)}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
@@ -89,6 +100,13 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands for each of Kafka's scripts: by these names people look for them."""
+        from kbroker.cli.kafka_scripts import commands_for, script_names
+
+        with formatter.section("Kafka's scripts"):
+            formatter.write_dl([(name, ", ".join(commands_for(name))) for name in script_names()])
+
 
 def _print_version(ctx: click.Context, _option: click.Parameter, is_requested: bool) -> None:
     if is_requested:
@@ -105,7 +123,7 @@ def _print_version(ctx: click.Context, _option: click.Parameter, is_requested: b
 def kbroker(ctx: click.Context) -> None:
     """Run a Kafka broker, and manage Kafka clusters.
 
-    Commands that connect to a broker also work with Apache Kafka. docs/cli.md lists the command for each Kafka script.
+    Commands that connect to a broker also work with Apache Kafka. 'kbroker COMMAND --help' shows options and examples.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -115,9 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and ends the process."""
     try:
         code = kbroker.main(arguments, prog_name="kbroker", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = USAGE_ERROR
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "kbroker"
-        message = error.format_message()
+        message = " ".join(error.format_message().split())  # click lists choices in lines of their own
         _print_error(f"{message}{'' if message.endswith(('.', '?')) else '.'} Try '{path} --help' for help.")
         code = USAGE_ERROR
     except (UserError, click.ClickException) as error:

@@ -125,13 +125,13 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks for confirmation before data is lost, unless `yes` is set.
+    """Asks for confirmation before something is lost, unless `yes` is set.
 
     Raises UserError if the answer is no, or there is no terminal to ask on.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UserError("This deletes data, and stdin is not a terminal to ask on. Add --yes to confirm.")
+        raise UserError("This cannot be undone, and stdin is not a terminal to ask on. Add --yes to confirm.")
     if not click.confirm(question, err=True):
         raise UserError("Nothing was changed")

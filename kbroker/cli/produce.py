@@ -179,8 +179,12 @@ class _Lines:
         self._rest = b""
 
     def read(self) -> bytes:
-        """Blocks until data is available. Returns b"" at the end of the file."""
-        data: bytes = self._file.read1(_READ_SIZE)  # type: ignore[attr-defined] # every file opened "rb" has it
+        """Blocks until data is available. Returns b"" at the end of the file.
+
+        Reads below the buffer of the file: a thread that waits in the buffer holds its lock, and after Ctrl-C Python
+        aborts the process, because it cannot close a locked stdin.
+        """
+        data: bytes = getattr(self._file, "raw", self._file).read(_READ_SIZE)
         return data
 
     def split(self, data: bytes) -> Iterator[InputRecord]:

@@ -18,7 +18,7 @@ __all__ = ["ProgressLine", "print_moves", "print_plan", "print_plan_json", "prog
 
 MAX_SHOWN_MOVES: Final = 30
 SECONDS_BETWEEN_LINES: Final = 10.0
-"""Without a terminal, a progress line is printed after so many seconds."""
+"""Seconds between two progress lines without a terminal."""
 
 
 def print_plan(plan: ReassignmentPlan, racks: Mapping[int, str | None]) -> None:

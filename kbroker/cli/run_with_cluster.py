@@ -99,12 +99,15 @@ def _first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _raise_for_user(failure: BaseException, bootstrap: str) -> NoReturn:
-    from kbroker.client.failures import CouldNotConnect, NoSuchGroup, NoSuchTopic
+    from kbroker.client.failures import ConnectionFailed, CouldNotConnect, NoSuchGroup, NoSuchTopic
 
     if isinstance(failure, CouldNotConnect):
         # The address that failed is not always one of --bootstrap: the cluster may advertise others.
         source = "" if str(failure.address) == bootstrap else f" (--bootstrap {bootstrap})"
         raise UserError(f"{failure}{source}. Start a broker with 'kbroker serve', or set --bootstrap.")
+    if type(failure) is ConnectionFailed and security_of(bootstrap) is None:
+        # A listener with TLS or SASL closes the connection of a client that sends a plain request.
+        raise UserError(f"{failure}. If the listener expects TLS or a login, set --profile or --command-config.")
     if isinstance(failure, NoSuchTopic):
         raise UserError(f"Topic '{failure.topic}' does not exist. Run 'kbroker topics list' to see all topics.")
     if isinstance(failure, NoSuchGroup):

@@ -37,6 +37,11 @@ _RECORD_OVERHEAD: Final = 24
 _STICKY_BYTES: Final = 16 * 1024
 """Records without a key change the partition after this many bytes: batch.size of Java producers (KIP-794)."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
+_REFUSED_IDS: Final = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED.value: "Producing needs the right to WRITE to a topic, or IDEMPOTENT_WRITE "
+    "on the cluster."
+}
+"""Error code of InitProducerId -> its reason. The code alone seems to ask for a right to manage the cluster."""
 
 
 class Sent(NamedTuple):
@@ -107,7 +112,8 @@ class Producer:
             if response.error_code == ErrorCode.NONE:
                 self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
                 return
-            refusal = BrokerRefusal(response.error_code, "producer id")
+            subject = f"topic {self._topic_name}"
+            refusal = BrokerRefusal(response.error_code, subject, _REFUSED_IDS.get(response.error_code))
             if not refusal.code.retriable:
                 raise refusal
             await backoff.pause(refusal)

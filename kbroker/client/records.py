@@ -7,6 +7,7 @@ from typing import Final
 
 from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
 from kbroker.client.connection import REQUEST_SECONDS, BrokerConnection
+from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api
 
 __all__ = ["HIGH_WATERMARK", "delete_records"]
@@ -17,6 +18,11 @@ HIGH_WATERMARK: Final = -1
 """Offset that deletes all committed records."""
 
 _TIMEOUT_MS: Final = 30_000
+_MESSAGES: Final = {
+    ErrorCode.OFFSET_OUT_OF_RANGE.value: "The requested offset is not within the range of offsets maintained by the "
+    "server."
+}
+"""Kafka's sentence for an error code, which the response does not have."""
 
 
 async def delete_records(cluster: Cluster, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
@@ -34,7 +40,9 @@ async def delete_records(cluster: Cluster, topic: str, offsets: Mapping[int, int
             timeout_s=_TIMEOUT_MS / 1000 + REQUEST_SECONDS,
         )
         return {
-            partition.partition_index: BrokerResponse(partition.error_code, partition.low_watermark)
+            partition.partition_index: BrokerResponse(
+                partition.error_code, partition.low_watermark, _MESSAGES.get(partition.error_code)
+            )
             for topic_response in response.topics
             for partition in topic_response.partitions
         }

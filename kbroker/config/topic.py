@@ -118,7 +118,6 @@ class TopicConfig(ConfigTable):
         (),
         _throttled_replicas,
         "Replicas whose replication is throttled on the follower side, as PARTITION:BROKER, or * for all.",
-        has_effect=False,
     )
     index_interval_bytes = int32(
         4096, at_least(0), "Number of log bytes between two entries of the offset index.", "log.index.interval.bytes"
@@ -127,7 +126,6 @@ class TopicConfig(ConfigTable):
         (),
         _throttled_replicas,
         "Replicas whose replication is throttled on the leader side, as PARTITION:BROKER, or * for all.",
-        has_effect=False,
     )
     local_retention_bytes = int64(
         -2,

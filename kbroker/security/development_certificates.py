@@ -1,6 +1,7 @@
 """Writes an authority and certificates for development and tests: one PEM file for each, with its key first.
 
-The key of the authority lies beside them, unencrypted: whoever reads it can pretend to be any broker and any client.
+The key of the authority is in the same directory, unencrypted: with it, any program can pretend to be any broker or
+client.
 """
 
 from __future__ import annotations

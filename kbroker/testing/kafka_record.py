@@ -61,7 +61,12 @@ async def produce(
     now_ms: int,
     security: ConnectionSecurity | None = None,
 ) -> None:
-    """Writes records and returns when they are committed. Raises UserError for a partition that does not exist."""
+    """Writes records and returns when they are committed.
+
+    Raises UserError for a partition that does not exist, and for records that are not of the types above.
+    """
+    if isinstance(records, str | bytes | KafkaRecord):
+        raise UserError(f"Expected a list of records for topic {topic}, got one: {records!r}. Write [{records!r}].")
     async with open_cluster([address], client_id=HELPER_CLIENT_ID, security=security) as cluster:
         producer = Producer(cluster, topic)
         await producer.start()
@@ -157,7 +162,8 @@ def _missing_text(topic: str, found: Sequence[KafkaRecord], count: int | None, t
     shown = ", ".join(repr(record.value) for record in found[:_SHOWN_RECORDS])
     more = ", …" if len(found) > _SHOWN_RECORDS else ""
     values = f": {shown}{more}" if found else ""
-    return f"Expected {count} records in topic {topic} within {timeout:g} s, found {len(found)}{values}"
+    noun = "record" if count == 1 else "records"
+    return f"Expected {count} {noun} in topic {topic} within {timeout:g} s, found {len(found)}{values}"
 
 
 def _kafka_record(record: NewRecord) -> KafkaRecord:
@@ -175,4 +181,9 @@ def _headers(headers: _Headers) -> list[tuple[str, bytes | None]]:
 
 
 def _encoded(data: _Data) -> bytes | None:
-    return data.encode() if isinstance(data, str) else data
+    """Returns text as UTF-8. Raises UserError for other types: a test may run without a type checker."""
+    if isinstance(data, str):
+        return data.encode()
+    if data is not None and not isinstance(data, bytes):
+        raise UserError(f"Keys, values and header values are bytes, str or None, not {type(data).__name__}: {data!r}")
+    return data

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +71,17 @@ def test_json_has_everything(run: Run, segment: Path) -> None:
     assert (first["base_offset"], first["codec"], first["valid"], first["leader_epoch"]) == (7, "zstd", True, 3)
     assert first["records"][1]["value"] == {"base64": "/w=="}
     assert (second["control"], second["position"]) == (True, first["size"])
+
+
+def test_a_reader_that_ends_is_not_a_file_that_cannot_be_read(segment: Path) -> None:
+    segment.write_bytes(segment.read_bytes() * 500)  # more than fits into a pipe
+    command = [sys.executable, "-m", "kbroker", "dump-log", str(segment), "--print-data-log"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"Dumping")
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 141)
 
 
 def test_a_directory_dumps_all_its_segments(run: Run, segment: Path) -> None:

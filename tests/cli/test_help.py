@@ -12,8 +12,9 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from kbroker.cli.command import Command, walk_commands
-from kbroker.cli.main import COMMANDS, kbroker
-from tools.cli_docs import PAGE, SCRIPTS, page
+from kbroker.cli.kafka_scripts import SCRIPTS, commands_for, script_names
+from kbroker.cli.main import COMMANDS, kbroker, main
+from tools.cli_docs import PAGE, page
 
 ROOT = next(ctx for ctx, _ in walk_commands(kbroker))
 LEAVES = {ctx.command_path: command for ctx, command in walk_commands(kbroker) if not isinstance(command, click.Group)}
@@ -130,6 +131,40 @@ def test_the_command_for_each_of_kafkas_scripts_exists(line: str) -> None:
             command = found
         options = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= options
+
+
+@pytest.mark.parametrize("script", script_names())
+def test_the_main_help_and_an_error_name_the_commands_for_each_script(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = commands_for(script)
+    assert commands
+    for words in (words for command in commands for words in alternatives(command.split())):
+        assert kbroker.get_command(ROOT, words[0]) is not None
+    assert f"  {script} " in f"{ROOT.get_help()} ".replace("\n", " \n")
+    with pytest.raises(SystemExit) as ended:
+        main([f"{script}.sh", "--list"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"kbroker: {script}.sh is a script of Apache Kafka. Use: kbroker {commands[0]}")
+
+
+def test_commands_of_one_group_are_joined() -> None:
+    assert commands_for("kafka-topics") == ["topics"]
+    assert commands_for("kafka-configs") == [
+        "configs describe|alter",
+        "quotas list|set|delete",
+        "users add|list|remove",
+    ]
+    assert commands_for("kafka-features") == ["cluster describe --features"]
+    assert commands_for("kafka-server-start") == ["serve --config"]
+    assert commands_for("kafka-storage") == []
+
+
+def test_the_help_of_a_group_shows_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    kbroker.main(["topics", "--help"], prog_name="kbroker", standalone_mode=False)
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert "Copy the records of a topic up to its current end, with keys, headers and timestamps." in help_text
 
 
 @pytest.mark.parametrize(

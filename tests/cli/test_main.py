@@ -67,6 +67,7 @@ def test_sources_that_are_not_installed_say_so(run: Run, monkeypatch: pytest.Mon
         (("--no-such-option",), "--no-such-option"),
         (("serve", "--no-such-option"), "--no-such-option"),
         (("serve", "surplus"), "surplus"),
+        (("completion",), "Choose from: bash, zsh, fish."),
     ],
 )
 def test_a_usage_error_is_one_line_and_code_2(run: Run, arguments: tuple[str, ...], words: str) -> None:
@@ -76,6 +77,13 @@ def test_a_usage_error_is_one_line_and_code_2(run: Run, arguments: tuple[str, ..
     assert err.startswith("kbroker: ")
     assert words in err
     assert "--help" in err
+
+
+def test_a_group_without_a_command_prints_its_help(run: Run) -> None:
+    code, out, err = run("topics")
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: kbroker topics ")
+    assert err.endswith("kbroker topics replicas orders 3\n")
 
 
 def test_a_failure_is_one_line_and_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

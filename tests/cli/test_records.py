@@ -196,6 +196,26 @@ async def test_a_command_whose_reader_has_ended_has_the_exit_code_of_a_broken_pi
     assert (process.returncode, process.stderr) == (141, b"")
 
 
+async def test_an_interrupt_while_a_person_types_is_code_130(broker: RunningBroker, call: Call) -> None:
+    await call("topics", "create", "t")
+    keyboard, stdin = os.openpty()
+    try:
+        command = [sys.executable, "-m", "kbroker", "produce", "t", "-b", f"{broker.host}:{broker.port}"]
+        process = await trio.lowlevel.open_process(command, stdin=stdin, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        with trio.fail_after(60):
+            assert (await process.stderr.receive_some()).startswith(b"Type one record per line")
+            os.write(keyboard, b"one\n")
+            while (await call("consume", "t")).out != "one\n":  # then it reads on
+                await trio.lowlevel.checkpoint()
+            process.send_signal(signal.SIGINT)
+            rest = b"".join([part async for part in process.stderr])
+            assert (await process.wait(), rest) == (130, b"\n")
+    finally:
+        os.close(keyboard)
+        os.close(stdin)
+
+
 async def test_reading_ends_at_the_requested_timestamp(call: Call) -> None:
     await call("topics", "create", "t", "--partitions", "2")
     lines = [json.dumps({"value": str(number), "timestamp": 1000 + number, "partition": 1}) for number in range(10)]

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from kbroker.cli.run_with_cluster import run_with_cluster
+from kbroker.client.failures import ConnectionFailed
 from kbroker.errors import UserError
 
 NOT_USED = "127.0.0.1:1"  # the calls of these tests open no connection
@@ -66,3 +67,14 @@ def test_a_second_interrupt_ends_the_process() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_with_cluster(NOT_USED, call)
     assert handlers == [signal.SIG_DFL]
+
+
+def test_a_closed_connection_without_security_is_perhaps_a_listener_that_expects_a_login() -> None:
+    async def call(_cluster: Any) -> NoReturn:
+        raise ConnectionFailed(NOT_USED, f"{NOT_USED} closed the connection")
+
+    with pytest.raises(UserError) as failed:
+        run_with_cluster(NOT_USED, call)
+    assert str(failed.value) == (
+        f"{NOT_USED} closed the connection. If the listener expects TLS or a login, set --profile or --command-config."
+    )

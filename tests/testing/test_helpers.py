@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from inspect import currentframe
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -110,7 +111,7 @@ def test_too_few_records_are_a_failure_that_shows_those_found(broker: Broker) ->
 
 
 def test_a_topic_that_never_comes_is_a_failure(broker: Broker) -> None:
-    with pytest.raises(AssertionError, match=r"^Expected 1 records in topic missing within 0\.1 s, found 0$"):
+    with pytest.raises(AssertionError, match=r"^Expected 1 record in topic missing within 0\.1 s, found 0$"):
         broker.records("missing", 1, timeout=0.1)
 
 
@@ -124,6 +125,23 @@ def test_what_does_not_exist_is_named(broker: Broker) -> None:
         broker.records("missing")
     with pytest.raises(UserError, match="Topic wide has 3 partitions: partition 3 does not exist"):
         broker.produce("wide", [KafkaRecord("tea", partition=3)])
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ("tea", r"Expected a list of records for topic orders, got one: 'tea'\. Write \['tea'\]\."),
+        (b"tea", "got one: b'tea'"),
+        (KafkaRecord("tea"), "Expected a list"),
+        ([1], "Keys, values and header values are bytes, str or None, not int: 1"),
+        ([("ada", {"cup": 1})], "not dict"),
+        ([KafkaRecord("tea", headers={"n": 1})], "not int: 1"),  # type: ignore[arg-type]
+    ],
+)
+def test_records_of_a_wrong_type_are_refused(broker: Broker, records: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        broker.produce("orders", records)
+    assert broker.records("orders") == []
 
 
 def test_records_of_open_and_aborted_transactions_are_not_read(broker: Broker) -> None:

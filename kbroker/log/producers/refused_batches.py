@@ -39,7 +39,7 @@ class RefusedBatches:
 
     def __init__(self) -> None:
         self.entries: dict[_Key, _Refused] = {}
-        """In the order of their expiry. The hot path checks only whether it is empty."""
+        """Sorted by expiry. The hot path checks only whether it is empty."""
 
     def note(self, topic_id: bytes, index: int, records: ReadBuffer | None, code: ErrorCode, now_ms: int) -> None:
         """Remembers a batch that is refused with a retriable code. Other data than a producer's batch is ignored."""

@@ -104,7 +104,7 @@ class _Page:
         self._topics: list[Any] = []
         self._hidden: list[str] = []
         self.next_cursor: Any = None
-        """Where the next page begins, or None while this page is not full."""
+        """Begin of the next page, or None while this page is not full."""
 
     def allows(self, name: str) -> bool:
         quiet = not self._request.body.topics

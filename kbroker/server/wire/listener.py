@@ -49,7 +49,7 @@ class Listener:
         self.name = name
         self.sockets = sockets
         self.tls_state: TlsListenerState | None = None
-        """What its TLS connections share; None for a listener without TLS."""
+        """Context that its TLS connections share; None for a listener without TLS."""
         self._network = network
         self._portable = portable
         self._begin_login = begin_login
