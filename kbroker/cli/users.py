@@ -150,7 +150,11 @@ def _run_offline(
     from kbroker.config.properties import parse_properties
 
     if zookeeper is not None:
-        properties = {} if zookeeper_config is None else parse_properties(zookeeper_config.read())
+        try:
+            properties = {} if zookeeper_config is None else parse_properties(zookeeper_config.read())
+        except UnicodeDecodeError:
+            assert zookeeper_config is not None
+            raise UserError(f"{zookeeper_config.name} is not a text file in UTF-8") from None
         run_in_zookeeper(zookeeper, properties, call)
     else:
         assert data_dir is not None

@@ -22,7 +22,7 @@ _SECURITY: Final = re.compile(
     r"|principal\.builder\.class|connections\.max\.reauth\.ms"
     r"|delegation\.token\..+|security\..+|password\.encoder\..+"
 )
-_OF_THE_JVM: Final = frozenset(
+_HARMLESS: Final = frozenset(
     {
         "security.providers",
         "ssl.keymanager.algorithm",
@@ -30,6 +30,8 @@ _OF_THE_JVM: Final = frozenset(
         "ssl.provider",
         "ssl.secure.random.implementation",
         "ssl.trustmanager.algorithm",
+        "zookeeper.ssl.keystore.type",
+        "zookeeper.ssl.truststore.type",
     }
 )
 """Configs without effect that make nothing safer: a warning is enough."""
@@ -58,7 +60,7 @@ def _is_supported(name: str, text: str) -> bool:
     prefixed = split_name(name)
     base = name if prefixed is None else prefixed.base
     key = BROKER_CONFIGS.get(base)
-    if not _SECURITY.fullmatch(base) or base in _OF_THE_JVM:
+    if not _SECURITY.fullmatch(base) or base in _HARMLESS:
         return True
     if key is not None:
         return key.has_effect or bool(key.parse(text) == key.default)

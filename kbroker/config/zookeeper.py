@@ -83,7 +83,7 @@ class ZooKeeperConfig(ConfigTable):
         "Password of the key store for ZooKeeper, and of the key in it.", retired=True
     )
     zookeeper_ssl_keystore_type = optional_string(
-        "Format of the key store for ZooKeeper. The content of the file counts.", retired=True
+        "Format of the key store for ZooKeeper: kbroker recognises it by the content.", has_effect=False, retired=True
     )
     zookeeper_ssl_ocsp_enable = flag(
         False, "Whether an OCSP server is asked about ZooKeeper's certificate.", has_effect=False, retired=True
@@ -96,7 +96,7 @@ class ZooKeeperConfig(ConfigTable):
     )
     zookeeper_ssl_truststore_password = password("Password of the trust store for ZooKeeper.", retired=True)
     zookeeper_ssl_truststore_type = optional_string(
-        "Format of the trust store for ZooKeeper. The content of the file counts.", retired=True
+        "Format of the trust store for ZooKeeper: kbroker recognises it by the content.", has_effect=False, retired=True
     )
     kbroker_zookeeper_jaas_file = optional_string(
         "JAAS file whose section Client has the login at ZooKeeper: the file that Kafka gets with the JVM option "

@@ -1,4 +1,4 @@
-"""What a session with ZooKeeper needs besides its address: TLS, a login, and whether new nodes are protected."""
+"""Security of a session with ZooKeeper: TLS, a login, and the protection of new nodes."""
 
 from __future__ import annotations
 

@@ -141,6 +141,21 @@ async def test_a_login_at_a_listener_without_sasl_is_explained(
     assert outcome.err == f"kbroker: Could not log in to {broker.bootstrap}: its listener does not use SASL\n"
 
 
+async def test_the_configs_of_a_secured_zookeeper_come_from_a_file(call: Call, tmp_path: Path, password: str) -> None:
+    """tests/cluster/test_secured_zookeeper.py adds users to a real one."""
+    file = tmp_path / "server.properties"
+    file.write_text("listeners=SSL://a:1\nzookeeper.set.acl=true\n")
+    arguments = ("users", "add", "alice", "--zookeeper-config", str(file))
+    alone = await call(*arguments)
+    assert (alone.code, "--zookeeper-config needs --zookeeper" in alone.err) == (2, True)
+    refused = await call(*arguments, "--zookeeper", "127.0.0.1:1")
+    assert refused.code == 1
+    assert refused.err.startswith("kbroker: zookeeper.set.acl is set to true, but ZooKeeper client TLS configuration")
+    file.write_bytes(b"\xff")
+    unreadable = await call(*arguments, "--zookeeper", "127.0.0.1:1")
+    assert (unreadable.code, unreadable.err) == (1, f"kbroker: {file} is not a text file in UTF-8\n")
+
+
 def test_every_example_is_one_of_these() -> None:
     """The examples of the help ask for passwords or need a stopped broker: the tests above run their forms."""
     examples = [
@@ -155,6 +170,7 @@ def test_every_example_is_one_of_these() -> None:
         "kbroker users add alice --password-file alice.password",
         "kbroker users add admin --data-dir kbroker-data",
         "kbroker users add admin --zookeeper 127.0.0.1:2181",
+        "kbroker users add admin --zookeeper zk:2182 --zookeeper-config server.properties",
         "kbroker users list",
         "kbroker users list --json",
         "kbroker users remove alice --yes",

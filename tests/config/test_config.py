@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from kbroker.config.broker import BROKER_CONFIGS, BrokerConfig, validate_dynamic_configs
 from kbroker.config.describe import describe_broker_configs, describe_default_broker_configs, describe_topic_configs
 from kbroker.config.endpoints import Endpoint
-from kbroker.config.key import ConfigEntry, ConfigKey, ConfigSource, ConfigType, format_value
+from kbroker.config.key import ConfigEntry, ConfigKey, ConfigSource, ConfigType, format_value, keys_of
 from kbroker.config.properties import parse_properties
 from kbroker.config.topic import TOPIC_CONFIGS, topic_config, validate_topic_configs
+from kbroker.config.zookeeper import ZooKeeperConfig
 from kbroker.errors import UserError
 
 DAY_MS = 86_400_000
@@ -483,7 +484,7 @@ OWN_DEFAULTS = {
     "queued.max.request.bytes": str(256 * 1024 * 1024),
     "socket.receive.buffer.bytes": "-1",
 }
-# Kafka keeps these two out of its documentation, the others are ours.
+# Kafka keeps the first two out of its documentation, the others are ours.
 UNDOCUMENTED = {
     "log.initial.task.delay.ms",
     "producer.id.expiration.check.interval.ms",
@@ -492,6 +493,7 @@ UNDOCUMENTED = {
     "kbroker.metrics.token.file",
     "kbroker.log.dir.reserve.bytes",
     "kbroker.record.validation",
+    "kbroker.zookeeper.jaas.file",
 }
 ONLY_IN_3_9 = {
     "controlled.shutdown.max.retries",
@@ -500,9 +502,7 @@ ONLY_IN_3_9 = {
     "log.message.downconversion.enable",
     "reserved.broker.max.id",
     "leader.imbalance.per.broker.percentage",
-    "zookeeper.connect",
-    "zookeeper.connection.timeout.ms",
-    "zookeeper.session.timeout.ms",
+    *(key.name for key in keys_of(ZooKeeperConfig) if key.name.startswith("zookeeper.")),
 }
 # Small segments are what tests are made of: the limit is that of 3.9.
 LIMIT_OF_3_9 = {"segment.bytes", "log.segment.bytes"}

@@ -106,6 +106,8 @@ def test_settings_that_ask_for_no_security_are_accepted() -> None:
         "super.users": "",
         "zookeeper.set.acl": "false",
         "zookeeper.ssl.client.enable": "false",
+        "zookeeper.ssl.keystore.type": "PEM",
+        "zookeeper.ssl.truststore.type": "PKCS12",
         "allow.everyone.if.no.acl.found": "true",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL",
     }

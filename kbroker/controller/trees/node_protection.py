@@ -1,4 +1,4 @@
-"""Which nodes of ZooKeeper the world may read or change when `zookeeper.set.acl` is true, as in Kafka 3.9 (ZkData)."""
+"""Access rights of nodes in ZooKeeper when `zookeeper.set.acl` is true, as in Kafka 3.9 (ZkData)."""
 
 from __future__ import annotations
 
