@@ -78,7 +78,7 @@ class ReloadableTls:
         except DerError as problem:
             raise PeerError(f"SSL handshake failed: the certificate of the client cannot be read: {problem}") from None
         user = map_name(self._rules, subject)
-        if user is None:
+        if not user:  # an empty name too: all clients with it would be one user
             raise PeerError(f"No rules apply to {subject!r}, rules {self._rules_text}")
         return f"User:{user}"
 

@@ -104,6 +104,16 @@ async def test_a_name_without_a_rule_is_refused(
     assert f"No rules apply to 'CN=mallory,O=acme', rules {rules}" in caplog.text
 
 
+async def test_a_rule_that_gives_an_empty_name_is_refused(authority: Authority, start_broker: StartBroker) -> None:
+    """Attack: all clients would be the same user, `User:`."""
+    rules = "RULE:^CN=alice(.*),O=acme$/$1/"
+    broker = await start_broker(
+        tls_properties(authority, ssl_client_auth="required", ssl_principal_mapping_rules=rules)
+    )
+    with pytest.raises(Exception, match="closed the connection"):
+        await ask_metadata(broker, client(authority, "alice"))
+
+
 async def test_clients_of_each_listener_see_its_own_address(authority: Authority, start_broker: StartBroker) -> None:
     properties = tls_properties(
         authority,

@@ -11,7 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from compat_tests.apache_kafka import JavaTools
 from kbroker.cli.main import main
 from kbroker.cli.secure_node import SecureNode, prepare_secure_node
 from kbroker.clock import SystemClock
@@ -125,6 +127,26 @@ def test_admin_and_a_user_with_acls_use_a_secured_broker(
     assert run("topics", "list", *admin) == 0
     assert "orders" in capsys.readouterr().out
     assert password not in again.stop()
+
+
+def test_librdkafka_uses_its_file(start: Callable[..., Secured], tmp_path: Path) -> None:
+    broker = start("--topic", "orders:1")
+    file = tmp_path / "data" / "secure" / "librdkafka.properties"
+    settings = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    admin = AdminClient({**settings, "bootstrap.servers": broker.bootstrap})
+    assert list(admin.list_topics(timeout=30).topics) == ["orders"]
+
+
+@pytest.mark.jvm
+@pytest.mark.slow
+def test_the_tools_of_kafka_use_their_file(
+    start: Callable[..., Secured], java: str, judge_classpath: str, tmp_path: Path
+) -> None:
+    broker = start("--topic", "orders:1")
+    tools = JavaTools(java, judge_classpath, tmp_path)
+    file = str(tmp_path / "data" / "secure" / "client.properties")
+    command = ("--bootstrap-server", broker.bootstrap, "--command-config", file, "--list")
+    assert tools.run("org.apache.kafka.tools.TopicCommand", *command).split() == ["orders"]
 
 
 def test_only_the_owner_can_read_what_is_made(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -96,6 +97,30 @@ def test_an_unknown_user_cannot_be_told_from_a_wrong_password() -> None:
         assert challenges[0] == challenges[1]
         outcomes.append((str(failure.value), failure.value.answer, challenges[0].rpartition(b",i=")[2]))
     assert outcomes[0] == outcomes[1]
+
+
+def test_the_proof_of_an_unknown_user_costs_as_much_as_a_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: enumeration of names by time. Counts the hashes instead of measuring."""
+    done: list[str] = []
+    for name in ("hmac", "hash"):
+        original = getattr(ScramHash, name)
+
+        def counted(*arguments: Any, original: Any = original, name: str = name) -> bytes:
+            done.append(name)
+            result: bytes = original(*arguments)
+            return result
+
+        monkeypatch.setattr(ScramHash, name, counted)
+    costs = []
+    for user in ("user", "nobody"):
+        server, client = server_of(), client_of(user=user, password="guess")
+        final = client.step(server.step(client.first_token()))
+        assert final is not None
+        done.clear()
+        with pytest.raises(AuthenticationFailed):
+            server.step(final)
+        costs.append(list(done))
+    assert costs[0] == costs[1] != []
 
 
 def test_made_up_salts_look_like_real_ones_and_differ_by_user_and_secret() -> None:
