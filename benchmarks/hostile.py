@@ -76,6 +76,10 @@ def _measure(broker: Broker, canary: Canary, attack: Attack, results: Results, *
     # The wait includes what the broker does after its response: it frees the request.
     wait, peak, after = canary.pop_longest_wait(), memory.peak_mb, memory.resident_mb
     name = attack.name
+    log_progress(
+        f"  {seconds:,.1f} s, longest wait {wait * 1e3:,.0f} ms, "
+        f"memory before {before:,.0f} MB, peak {peak:,.0f} MB, after {after:,.0f} MB"
+    )
     results.measures += [
         Measure(
             f"{name}: longest wait of another client",
