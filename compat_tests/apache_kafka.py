@@ -118,7 +118,8 @@ def run_apache_kafka(
 ) -> Iterator[str]:
     """Runs Apache Kafka; yields its HOST:PORT when it is ready, and stops it at the end.
 
-    `port`: of its PLAINTEXT listener; None for a free one. `more_properties` may name {port} and {controller_port}.
+    It continues with the data in `directory`. `port`: of its PLAINTEXT listener; None for a free one. `more_properties`
+    may name {port} and {controller_port}.
     """
     free_port, controller_port = free_ports(2)
     port = free_port if port is None else port
@@ -126,7 +127,8 @@ def run_apache_kafka(
     text = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
     more = more_properties.replace("{port}", str(port)).replace("{controller_port}", str(controller_port))
     properties.write_text(text + more)
-    tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
+    cluster_and_config = ("--cluster-id", CLUSTER_ID, "--config", str(properties))
+    tools.run("kafka.tools.StorageTool", "format", "--ignore-formatted", *cluster_and_config)
     log = directory / "apache-kafka.log"
     options = (HEAP, "-XX:+UseSerialGC", "-Xshare:auto")
     with running(tools.command("kafka.Kafka", [str(properties)], options), log) as process:

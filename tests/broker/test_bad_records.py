@@ -23,7 +23,7 @@ from kbroker.protocol.record_batch import (
 from kbroker.protocol.record_walk import IS_COMPILED
 from kbroker.protocol.records import Record, iter_records
 from kbroker.testing.running_broker import RunningBroker
-from tests.broker.batches import forge, make_batch, now_ms
+from tests.broker.batches import LYING_BODIES, forge, make_batch, now_ms
 from tests.broker.conftest import Connect, StartBroker
 from tests.broker.wire import Client, encode_request, produce_members, records_of
 
@@ -249,31 +249,6 @@ def expect_sound(data: Any) -> list[BatchHeader]:
 
 
 # Invalid bodies with a correct CRC
-
-
-def cut_body(batch: bytearray) -> bytearray:
-    return forge(batch, lambda body: body[: len(body) // 2])
-
-
-def garbage_body(batch: bytearray) -> bytearray:
-    return forge(batch, lambda body: b"\xff" * len(body))
-
-
-LYING_BODIES: dict[str, Callable[[], bytearray]] = {
-    "a record too many": lambda: forge(make_batch(b"a" * 9, b"b" * 9), last_offset_delta=2, record_count=3),
-    "a record too few": lambda: forge(make_batch(b"a", b"b"), last_offset_delta=0, record_count=1),
-    "a body cut in half": lambda: cut_body(make_batch(b"a" * 50, b"b" * 50)),
-    "garbage": lambda: garbage_body(make_batch(b"a" * 100)),
-    "a record longer than the batch": lambda: forge(make_batch(b"a"), lambda body: b"\xfe\xff\xff\xff\x0f" + body[1:]),
-    "no gzip": lambda: forge(make_batch(b"a" * 100), attributes=Codec.GZIP),
-    "no snappy": lambda: forge(make_batch(b"a" * 100), attributes=Codec.SNAPPY),
-    "no lz4": lambda: forge(make_batch(b"a" * 100), attributes=Codec.LZ4),
-    "no zstd": lambda: forge(make_batch(b"a" * 100), attributes=Codec.ZSTD),
-    "half a gzip": lambda: cut_body(make_batch(b"abc" * 100, codec=Codec.GZIP)),
-    "half an lz4": lambda: cut_body(make_batch(b"abc" * 100, codec=Codec.LZ4)),
-    "half a zstd": lambda: cut_body(make_batch(b"abc" * 100, codec=Codec.ZSTD)),
-    "a wrong delta": lambda: forge(make_batch(b"a"), lambda body: body[:3] + b"\x10" + body[4:]),
-}
 
 
 LAST = 2**63 - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -119,6 +121,35 @@ async def test_retention_frees_a_full_disk_soon_after_the_delay(disk: SmallDisk)
 
         await eventually(accepts_records)
         assert "Traceback" not in child.stderr
+
+
+async def test_commands_name_the_cause_and_how_much_was_written(disk: SmallDisk) -> None:
+    async with broker_on(disk) as (child, client):
+        await client.create_topic("t")
+        before = await run_command(child, "cluster", "describe")
+        assert (before.returncode, b"is full" in before.stdout) == (0, False)
+        lines = b"".join(b"%d" % number + b"x" * 200_000 + b"\n" for number in range(150))  # more than the disk
+        produced = await run_command(child, "produce", "t", stdin=lines)
+        assert produced.returncode == 1
+        error = produced.stderr.decode()
+        assert "The disk of broker 1 is full" in error
+        assert "Traceback" not in error
+        assert f"Wrote {await count_of(client, 't')} records to topic t before this error." in error
+        described = await run_command(child, "cluster", "describe")
+        assert described.returncode == 0
+        path = disk.path / "data"
+        assert f"The disk of broker 1 is full: {path} accepts no records." in described.stdout.decode()
+        await client.delete_topic("t")
+
+        async def is_written_again() -> bool:
+            return b"is full" not in (await run_command(child, "cluster", "describe")).stdout
+
+        await eventually(is_written_again)
+
+
+async def run_command(child: ChildBroker, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "kbroker", *arguments, "--bootstrap", f"127.0.0.1:{child.port}"]
+    return await trio.run_process(command, stdin=stdin, capture_stdout=True, capture_stderr=True, check=False)
 
 
 async def test_a_disk_that_another_process_filled_is_used_again_when_it_has_space(disk: SmallDisk) -> None:

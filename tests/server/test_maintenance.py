@@ -21,7 +21,7 @@ async def _no_bump(partitions: Sequence[tuple[str, int]]) -> None:
     raise AssertionError(f"{partitions} are intact")
 
 
-async def maintain(failed_paths: Sequence[str]) -> int:
+async def maintain(failed_paths: Sequence[str], thread_work: ThreadWork | None = None) -> int:
     """Runs maintenance for some ticks after these data directories have failed. Returns the number of announcements."""
     announced = 0
 
@@ -41,7 +41,7 @@ async def maintain(failed_paths: Sequence[str]) -> int:
         clock,
         quotas,
         _no_bump,
-        ThreadWork(clock),
+        ThreadWork(clock) if thread_work is None else thread_work,
         announce_failure=announce,
     )
     with trio.move_on_after(3.5):
@@ -62,3 +62,16 @@ async def test_a_broker_with_a_directory_that_works_announces_the_failed_one_onc
 ) -> None:
     assert await maintain(PATHS[:1]) == 1
     assert await maintain(()) == 0
+
+
+async def test_memory_is_returned_once_after_large_requests(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[int] = []
+    monkeypatch.setattr("kbroker.server.maintenance.return_freed_memory", lambda: returned.append(1))
+    work = ThreadWork(HandClock())
+    await maintain((), work)
+    assert returned == []
+    await work.run(lambda pause: None)
+    await maintain((), work)
+    assert returned == [1]
