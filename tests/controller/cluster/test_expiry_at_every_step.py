@@ -64,10 +64,9 @@ async def three(sessions: Sessions) -> AsyncIterator[tuple[Members, UnreliableTr
 
 
 async def change_everything(members: Members) -> None:
-    for name in ("moving", "deleted"):
-        await as_controller(
-            members, lambda found, name=name: found.create_topic(NewTopic(name, assignment={0: (3, 1)}))
-        )  # type: ignore[misc]
+    moving, deleted = (NewTopic(name, assignment={0: (3, 1)}) for name in ("moving", "deleted"))
+    await as_controller(members, lambda found: found.create_topic(moving))
+    await as_controller(members, lambda found: found.create_topic(deleted))
     await as_controller(members, lambda found: found.create_partitions("moving", 2))
     await as_controller(members, lambda found: found.reassign({("moving", 0): [2, 1]}))
     await members.kill(3)
