@@ -213,7 +213,7 @@ def _outage(brokers: ThreeBrokers, partitions: int, *, kills_controller: bool) -
     victim = controller if kills_controller else next(id_ for id_ in BROKERS if id_ != controller)
     led = [key for key, leader in leaders.items() if leader == victim]
     others = ",".join(f"127.0.0.1:{port}" for broker_id, port in brokers.ports.items() if broker_id != victim)
-    producer = _producer(others)
+    producer = _producer(others, is_idempotent=False)
     _write(producer, list(leaders))  # every partition has been written to, and the producer knows all leaders
     zookeeper = KazooClient(brokers.zookeeper)
     zookeeper.start(timeout=WAIT_SECONDS)
@@ -239,7 +239,8 @@ def _outage(brokers: ThreeBrokers, partitions: int, *, kills_controller: bool) -
     return Outage(seconds[0], statistics.median(seconds), seconds[-1], ended_at[0] - killed_at, len(led))
 
 
-def _producer(bootstrap: str) -> Any:
+def _producer(bootstrap: str, *, is_idempotent: bool) -> Any:
+    """Returns a producer. librdkafka sends a request for each partition; an idempotent one has five under way."""
     from confluent_kafka import Producer
 
     settings: dict[str, object] = {
@@ -308,7 +309,7 @@ def _measure_restart(kind: Kind, name: str) -> Measure:
     with _running(kind) as brokers:
         _create_topics(brokers.bootstrap, RESTART_PARTITIONS)
         _wait_in_sync(brokers.bootstrap, RESTART_PARTITIONS)
-        writer = _SteadyWriter(_producer(brokers.bootstrap), "t0", RESTART_PARTITIONS)
+        writer = _SteadyWriter(_producer(brokers.bootstrap, is_idempotent=True), "t0", RESTART_PARTITIONS)
         with writer.running():
             time.sleep(2)
             for broker_id in BROKERS:

@@ -12,6 +12,7 @@ from kbroker.controller.trees.tree import (
     ConnectionLost,
     Node,
     OperationResult,
+    SessionLost,
     SessionState,
     Stat,
     TreeOperation,
@@ -28,6 +29,7 @@ class UnreliableTree(EmbeddedTree):
         self._losses: dict[str, int] = {}
         self._hooks: dict[str, Callable[[], Awaitable[object]]] = {}
         self._is_away = False
+        self._expires_at: int | None = None
         self.calls: list[str] = []
         """Names of all calls so far, with the first path of each."""
         self.lost: list[str] = []
@@ -40,6 +42,14 @@ class UnreliableTree(EmbeddedTree):
     def run_after(self, call: str, hook: Callable[[], Awaitable[object]]) -> None:
         """Runs `hook` once, after the next such call and before its answer: for what another broker does meanwhile."""
         self._hooks[call] = hook
+
+    def expire_after(self, calls: int) -> None:
+        """Lets the session expire after so many more calls. The call that follows is done, but its answer is lost."""
+        self._expires_at = len(self.calls) + calls + 1
+
+    @property
+    def is_to_expire(self) -> bool:
+        return self._expires_at is not None
 
     def suspend(self) -> None:
         """Cuts the connection: the session stays, and calls fail until `resume`."""
@@ -58,6 +68,10 @@ class UnreliableTree(EmbeddedTree):
             await trio.lowlevel.checkpoint()
             raise ConnectionLost(path)
         result = await answer
+        if self._expires_at is not None and len(self.calls) >= self._expires_at:
+            self._expires_at = None
+            await self.expire()
+            raise SessionLost(path)
         hook = self._hooks.pop(call, None)
         if hook is not None:
             await hook()
