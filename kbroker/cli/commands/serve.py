@@ -16,8 +16,8 @@ import click
 import trio
 
 from kbroker.cli.command import Command
+from kbroker.cli.commands.version import installed_version
 from kbroker.cli.log_lines import FORMATS, LEVELS, is_json, set_up_logging
-from kbroker.cli.version import installed_version
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import Endpoint, format_address
 from kbroker.config.properties import parse_properties
