@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from kbroker.cli.command import profile_option
-from kbroker.cli.version import installed_version
+from kbroker.cli.commands.version import installed_version
 from kbroker.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"kbroker.cli.{cmd_name.replace('-', '_')}").command
+        command = import_module(f"kbroker.cli.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

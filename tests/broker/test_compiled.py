@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kbroker.cli.version import is_compiled
+from kbroker.cli.commands.version import is_compiled
 
 
 def test_the_hot_path_is_compiled_where_that_is_asked_for() -> None:

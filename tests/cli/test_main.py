@@ -90,7 +90,7 @@ def test_a_failure_is_one_line_and_code_1(run: Run, monkeypatch: pytest.MonkeyPa
     def fail() -> None:
         raise UserError("Something failed. Do this.")
 
-    from kbroker.cli import version
+    from kbroker.cli.commands import version
 
     monkeypatch.setattr(version.command, "callback", fail)
     assert run("version") == (1, "", "kbroker: Something failed. Do this.\n")
@@ -100,7 +100,7 @@ def test_an_interrupt_is_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    from kbroker.cli import version
+    from kbroker.cli.commands import version
 
     monkeypatch.setattr(version.command, "callback", interrupt)
     assert run("version")[0] == 130

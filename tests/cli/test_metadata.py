@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from kbroker.cli.commands.metadata import _data_from_json, _data_to_json
 from kbroker.cli.main import main
-from kbroker.cli.metadata import _data_from_json, _data_to_json
 from kbroker.testing.running_broker import running_broker
 from tests.cli.conftest import Call
 

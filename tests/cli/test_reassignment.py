@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kbroker.cli.reassignment import RunSettings, is_confirmed
+from kbroker.cli.commands.reassignment import RunSettings, is_confirmed
 from kbroker.cli.reassignment_report import print_plan, progress_text
 from kbroker.client.reassignment.execution import RunProgress
 from kbroker.client.reassignment.layout import ClusterLayout, PartitionLayout

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.cli.command import Command, walk_commands
+from kbroker.cli.commands.users import PASSWORD_VARIABLE
 from kbroker.cli.main import kbroker
-from kbroker.cli.users import PASSWORD_VARIABLE
 from kbroker.testing.running_broker import RunningBroker, running_broker
 from tests.cli.conftest import Call
 

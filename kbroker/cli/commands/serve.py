@@ -20,9 +20,9 @@ import click
 import trio
 
 from kbroker.cli.command import Command
+from kbroker.cli.commands.version import installed_version
 from kbroker.cli.log_lines import FORMATS, LEVELS, is_json, set_up_logging
 from kbroker.cli.secure_node import ADMIN, SECURE_PROTOCOL, SECURED, SecureNode, prepare_secure_node
-from kbroker.cli.version import installed_version
 from kbroker.clock import SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import Endpoint, format_address

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option
+from kbroker.cli.commands.reassignment import balance, drain, replace
 from kbroker.cli.output import pluralize, print_json, print_table
-from kbroker.cli.reassignment import balance, drain, replace
 from kbroker.cli.run_with_cluster import run_with_cluster
 
 if TYPE_CHECKING:

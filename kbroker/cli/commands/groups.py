@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option, yes_option
-from kbroker.cli.group_offsets import delete_offsets, export_offsets, import_offsets, reset_offsets
+from kbroker.cli.commands.group_offsets import delete_offsets, export_offsets, import_offsets, reset_offsets
 from kbroker.cli.name_completion import complete_group
 from kbroker.cli.output import (
     confirm,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kbroker.cli.command import Command, Group, bootstrap_option, check_topic_name, json_option
+from kbroker.cli.commands.produce import ACKS, CODECS
 from kbroker.cli.latency import PERCENTILES, Latencies
 from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import format_bytes, pluralize, print_json, print_table
-from kbroker.cli.produce import ACKS, CODECS
 from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.clock import SystemClock
 

@@ -16,11 +16,11 @@ from kbroker.cli.command import (
     parse_key_values,
     yes_option,
 )
+from kbroker.cli.commands.reassignment import replicas
+from kbroker.cli.commands.topic_copy import copy
 from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import confirm, pluralize, print_json, print_table
-from kbroker.cli.reassignment import replicas
 from kbroker.cli.run_with_cluster import run_with_cluster
-from kbroker.cli.topic_copy import copy
 from kbroker.errors import UserError
 from kbroker.names import uuid_to_text
 
