@@ -52,6 +52,7 @@ from kbroker.server.context import Context
 from kbroker.server.context_builder import ContextBuilder
 from kbroker.server.descriptors import raise_descriptor_limit
 from kbroker.server.event_log import EventLog
+from kbroker.server.freed_memory import FreedMemory
 from kbroker.server.maintenance import Maintenance
 from kbroker.server.quotas.client_quotas import address_rate
 from kbroker.server.replica_storage import open_replicas, set_cluster_id
@@ -347,6 +348,7 @@ class _Broker:
             context.quotas,
             bump,
             context.thread_work,
+            FreedMemory(),
             announce_failure=None if self._member is None else self._member.announce_failed_directory,
         )
 

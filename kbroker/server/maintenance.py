@@ -20,7 +20,7 @@ from kbroker.replication.assigned_replicas import AssignedReplicas
 from kbroker.replication.background_recovery import BumpLeaderEpochs, recover_unsound
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.partition import Partition
-from kbroker.server.freed_memory import return_freed_memory
+from kbroker.server.freed_memory import FreedMemory
 from kbroker.server.quotas.request_quotas import Quotas
 from kbroker.server.requests.thread_work import ThreadWork
 from kbroker.time_slice import TimeSlice
@@ -43,11 +43,13 @@ class Maintenance:
         quotas: Quotas,
         bump_leader_epochs: BumpLeaderEpochs,
         thread_work: ThreadWork,
+        memory: FreedMemory,
         *,
         announce_failure: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`announce_failure`: tells the controller that a data directory has failed; None on a single node."""
         self._announce_failure = announce_failure
+        self._memory = memory
         self._bump_leader_epochs = bump_leader_epochs
         self._thread_work = thread_work
         self._quotas = quotas
@@ -81,8 +83,8 @@ class Maintenance:
             await self._purge_deleted()
             await self._remove_due()
             self._replicas.refused.expire(self._clock.now_ms())
-            if self._thread_work.pop_has_freed():
-                await trio.to_thread.run_sync(return_freed_memory)
+            if self._thread_work.pop_has_freed() or self._memory.has_grown():
+                await trio.to_thread.run_sync(self._memory.give_back)
 
     def _check_directories(self) -> None:
         """Raises UserError, which ends the broker as in Kafka, if all its data directories have failed."""

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from kbroker.errors import StorageFailure, UserError
+from kbroker.server.freed_memory import FreedMemory
 from kbroker.server.maintenance import Maintenance
 from kbroker.server.quotas.request_quotas import Quotas
 from kbroker.server.requests.thread_work import ThreadWork
@@ -21,7 +22,9 @@ async def _no_bump(partitions: Sequence[tuple[str, int]]) -> None:
     raise AssertionError(f"{partitions} are intact")
 
 
-async def maintain(failed_paths: Sequence[str], thread_work: ThreadWork | None = None) -> int:
+async def maintain(
+    failed_paths: Sequence[str], thread_work: ThreadWork | None = None, memory: FreedMemory | None = None
+) -> int:
     """Runs maintenance for some ticks after these data directories have failed. Returns the number of announcements."""
     announced = 0
 
@@ -42,6 +45,7 @@ async def maintain(failed_paths: Sequence[str], thread_work: ThreadWork | None =
         quotas,
         _no_bump,
         ThreadWork(clock) if thread_work is None else thread_work,
+        FreedMemory() if memory is None else memory,
         announce_failure=announce,
     )
     with trio.move_on_after(3.5):
@@ -68,10 +72,25 @@ async def test_memory_is_returned_once_after_large_requests(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     returned: list[int] = []
-    monkeypatch.setattr("kbroker.server.maintenance.return_freed_memory", lambda: returned.append(1))
+    monkeypatch.setattr("kbroker.server.freed_memory.return_freed_memory", lambda: returned.append(1))
     work = ThreadWork(HandClock())
     await maintain((), work)
     assert returned == []
     await work.run(lambda pause: None)
     await maintain((), work)
     assert returned == [1]
+
+
+async def test_memory_is_returned_once_after_the_broker_has_grown(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[int] = []
+    size = 100 << 20
+    monkeypatch.setattr("kbroker.server.freed_memory.return_freed_memory", lambda: returned.append(size))
+    monkeypatch.setattr("kbroker.server.freed_memory._private_bytes", lambda: size)
+    memory = FreedMemory()
+    await maintain((), memory=memory)
+    assert returned == []
+    size = 200 << 20
+    await maintain((), memory=memory)
+    assert returned == [200 << 20]
