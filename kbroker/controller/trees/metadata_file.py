@@ -5,6 +5,8 @@ Opened exclusively: a second broker cannot use the same file.
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kbroker.errors import StorageFailure, UserError
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["open_metadata_file", "storage_failure"]
 
 FORMAT_VERSION: Final = 1
+IN_MEMORY: Final = ":memory:"
 
 _TRIAL: Final = bytes(1 << 16)
 
@@ -40,9 +43,13 @@ INSERT INTO node (path, parent, data, czxid, mzxid, version, owner) VALUES ('/',
 
 
 def open_metadata_file(path: str) -> sqlite3.Connection:
-    """Opens or creates the file. Raises UserError if it cannot be used."""
+    """Opens the file, or creates one that only its owner can read. Raises UserError if it cannot be used."""
     import sqlite3
 
+    if path != IN_MEMORY:
+        # Hashes of passwords are in it. SQLite gives the rights of the file to its log. It reports what fails here.
+        with suppress(OSError):
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     try:
         # Calls are made by different threads, one at a time. Transactions are begun and ended explicitly.
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)

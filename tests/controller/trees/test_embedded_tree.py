@@ -80,6 +80,17 @@ async def test_one_file_has_one_opener(tmp_path: Path) -> None:
         assert await tree.children("/") == ["still-works"]
 
 
+def modes_in(directory: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mode & 0o777 for file in directory.iterdir()}
+
+
+async def test_others_cannot_read_a_new_file_or_its_log(tmp_path: Path) -> None:
+    async with open_embedded_tree(tmp_path / "metadata.db") as tree:
+        await tree.create("/a", b"hash of a password")
+        modes = modes_in(tmp_path)
+    assert modes == {"metadata.db": 0o600, "metadata.db-wal": 0o600}
+
+
 async def test_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     async with open_embedded_tree(path) as tree:
