@@ -5,7 +5,6 @@ Both clusters run at the same time on this machine. Topics have three replicas, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,7 +15,7 @@ from benchmarks.broker_process import JavaMissing, resident_mb
 from benchmarks.results import Measure, Results
 from benchmarks.rounds import failure_of, log_progress
 from benchmarks.three_brokers import BROKERS, find_kinds, running_kraft, running_with_zookeeper
-from benchmarks.wire import Lane, Row, run_rows
+from benchmarks.wire import Row, run_rows
 from tools.jars import FetchFailed, MavenMissing
 
 __all__ = ["ROWS", "run_cluster"]
@@ -64,12 +63,10 @@ def _run(rows: Sequence[Row], results: Results, rounds: int, quick: bool) -> Non
     kbroker, _ = find_kinds()
     with ExitStack() as stack:
         log_progress("Starting three brokers of Apache Kafka 4.1, a ZooKeeper and three kbrokers …")
-        rival = stack.enter_context(running_kraft(SETTINGS))
-        subject, _address = stack.enter_context(running_with_zookeeper(kbroker, SETTINGS))
-        clusters = {"kbroker": subject.as_broker(), "Apache Kafka 4.1": rival.as_broker()}
-        run_id = os.urandom(4).hex().encode()
-        lanes = [Lane(broker, run_id, replicas=REPLICAS) for broker in clusters.values()]
-        run_rows(rows, lanes, results, rounds=rounds, quick=quick)
-        for name, broker in clusters.items():
+        rival = stack.enter_context(running_kraft(SETTINGS)).as_broker()
+        kbrokers, _address = stack.enter_context(running_with_zookeeper(kbroker, SETTINGS))
+        subject = kbrokers.as_broker()
+        run_rows(rows, subject, rival, results, rounds=rounds, quick=quick, replicas=REPLICAS)
+        for name, broker in (("kbroker", subject), ("Apache Kafka 4.1", rival)):
             resident = resident_mb(*broker.pids)
             results.measures.append(Measure(f"resident after the cluster rows, three of {name}", resident, "MB"))

@@ -17,7 +17,7 @@ from benchmarks.topics import Topic, check_in_sync, create_topic, find_leaders, 
 from kbroker.protocol.compression import Codec, compress
 
 __all__ = [
-    "ALL",
+    "QUICK_DIVISOR",
     "ROWS",
     "FetchLoad",
     "Lane",
@@ -200,19 +200,27 @@ def make_payload(count: int, size: int, codec: Codec = Codec.NONE) -> Payload:
 
 
 def run_wire(subject: Broker, rival: Broker | None, results: Results, *, only: str, rounds: int, quick: bool) -> None:
-    rows = [row for row in ROWS if only in row.name]
-    run_id = os.urandom(4).hex().encode()
-    lanes = [Lane(broker, run_id) for broker in (subject, rival) if broker is not None]
-    run_rows(rows, lanes, results, rounds=rounds, quick=quick)
+    run_rows([row for row in ROWS if only in row.name], subject, rival, results, rounds=rounds, quick=quick)
     for name, broker, limit in (("kbroker", subject, RESIDENT_LIMIT_MB), ("Apache Kafka 4.1", rival, None)):
         if broker is not None and broker.pid is not None:
             resident = resident_mb(broker.pid)
             results.measures.append(Measure(f"resident after the wire rows, {name}", resident, "MB", limit))
 
 
-def run_rows(rows: Sequence[Row], lanes: Sequence[Lane], results: Results, *, rounds: int, quick: bool) -> None:
-    """Warms all lanes, runs each row on them in turn, and verifies at the end what was acknowledged."""
+def run_rows(
+    rows: Sequence[Row],
+    subject: Broker,
+    rival: Broker | None,
+    results: Results,
+    *,
+    rounds: int,
+    quick: bool,
+    replicas: int = 1,
+) -> None:
+    """Runs rows on new topics of both brokers or clusters, and checks at the end that no record was lost."""
     divisor = QUICK_DIVISOR if quick else 1
+    run_id = os.urandom(4).hex().encode()
+    lanes = [Lane(broker, run_id, replicas=replicas) for broker in (subject, rival) if broker is not None]
     if rows and not quick:
         payload = make_payload(1, 200)
         for lane in lanes:
