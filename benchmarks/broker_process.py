@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +71,12 @@ class Broker:
     address: Address
     pid: int | None
     ready_seconds: float = 0.0
+    peers: tuple[int, ...] = ()
+    """Processes of the other brokers of its cluster: they copy what it is sent, so their CPU and memory count too."""
+
+    @property
+    def pids(self) -> tuple[int | None, ...]:
+        return (self.pid, *self.peers)
 
     @property
     def bootstrap(self) -> str:
@@ -170,10 +176,10 @@ def _serves(address: Address) -> Callable[[], bool]:
     return serves
 
 
-def cpu_seconds(pid: int | None) -> float:
-    """Returns the CPU time of a process and its running children; 0 if `pid` is None."""
+def cpu_seconds(*pids: int | None) -> float:
+    """Returns the CPU time of the processes and their running children; None counts as 0."""
     ticks = 0
-    for member in _family(pid):
+    for member in _families(pids):
         try:
             fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
         except FileNotFoundError:
@@ -182,13 +188,17 @@ def cpu_seconds(pid: int | None) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def resident_mb(pid: int | None) -> float:
+def resident_mb(*pids: int | None) -> float:
     kilobytes = 0
-    for member in _family(pid):
+    for member in _families(pids):
         for line in Path(f"/proc/{member}/status").read_text().splitlines():
             if line.startswith("VmRSS"):
                 kilobytes += int(line.split()[1])
     return kilobytes / 1024
+
+
+def _families(pids: Iterable[int | None]) -> list[int]:
+    return [member for pid in pids for member in _family(pid)]
 
 
 def _family(pid: int | None) -> list[int]:

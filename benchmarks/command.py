@@ -22,6 +22,7 @@ from benchmarks.broker_process import (
 )
 from benchmarks.cleaner import run_cleaner
 from benchmarks.clients import run_clients
+from benchmarks.cluster import run_cluster
 from benchmarks.failover import run_failover
 from benchmarks.groups import run_groups, run_loading
 from benchmarks.growth import GROWTH_CHART, run_growth
@@ -36,7 +37,19 @@ from tools.jars import FetchFailed, MavenMissing
 
 __all__ = ["main"]
 
-SECTIONS = ("wire", "cleaner", "groups", "clients", "spark", "growth", "scale", "hostile", "failover", "protocol")
+SECTIONS = (
+    "wire",
+    "cleaner",
+    "groups",
+    "clients",
+    "spark",
+    "growth",
+    "scale",
+    "hostile",
+    "cluster",
+    "failover",
+    "protocol",
+)
 SIDE_BY_SIDE = {"wire", "cleaner", "groups", "clients", "spark"}
 README_CHART = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.svg"
 
@@ -59,6 +72,8 @@ def main(arguments: Sequence[str]) -> int:
         run_scale(results, only=options.rows, rounds=options.rounds, quick=options.quick)
     if "hostile" in options.sections:
         run_hostile(results, only=options.rows, quick=options.quick)
+    if "cluster" in options.sections:
+        run_cluster(results, only=options.rows, rounds=options.rounds, quick=options.quick)
     if "failover" in options.sections:
         run_failover(results, only=options.rows, quick=options.quick)
     log_progress(f"Finished in {time.monotonic() - start:,.0f} s")

@@ -6,38 +6,28 @@ All three brokers, ZooKeeper and the producer share its cores.
 
 from __future__ import annotations
 
-import os
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks.broker_process import JavaMissing
 from benchmarks.results import Measure, Results
 from benchmarks.rounds import failure_of, log_progress
+from benchmarks.three_brokers import BROKERS, WAIT_SECONDS, Kind, ThreeBrokers, find_kinds, running_with_zookeeper
 from benchmarks.topics import WrongAnswer
-from compat_tests.apache_kafka import answers
-from compat_tests.process import free_ports, running, wait_until
-from tools.jars import FetchFailed, MavenMissing, fetch_jars
+from tools.jars import FetchFailed, MavenMissing
 
 __all__ = ["Outage", "run_failover"]
 
-BROKERS = (1, 2, 3)
 SESSION_MS = 6_000
 PARTITIONS_OF_A_TOPIC = 100
 RESTART_PARTITIONS = 12
 RECORDS_S = 200
-WAIT_SECONDS = 300.0
-JVM = ("-Xmx512m", "-XX:+UseSerialGC")
 SETTINGS = {
     "zookeeper.session.timeout.ms": SESSION_MS,
     "default.replication.factor": 3,
@@ -84,120 +74,12 @@ def _measure(name: str, results: Results, work: Callable[[], Measure]) -> None:
         results.measures.append(Measure(name, None, "", failure=failure))
 
 
-# Brokers
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of broker, and the command that runs it with a properties file."""
-
-    name: str
-    command: tuple[str, ...]
-    zookeeper: tuple[str, ...]
-
-
-def find_kinds() -> Sequence[Kind]:
-    java = shutil.which("java")
-    if java is None:
-        raise JavaMissing("java is not on the PATH")
-    classpath = os.pathsep.join(map(str, fetch_jars("judge39").values()))
-    zookeeper = (java, *JVM, "-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain")
-    return [
-        Kind("kbroker", (sys.executable, "-m", "kbroker", "serve", "--config"), zookeeper),
-        Kind("Apache Kafka 3.9", (java, *JVM, "-cp", classpath, "kafka.Kafka"), zookeeper),
-    ]
-
-
-class ThreeBrokers:
-    """Three brokers of one cluster, each on its own port."""
-
-    def __init__(self, kind: Kind, directory: Path, zookeeper: str) -> None:
-        self.zookeeper = zookeeper
-        self.ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))
-        self._kind = kind
-        self._directory = directory
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-
-    @property
-    def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-
-    def start(self, *broker_ids: int) -> None:
-        for broker_id in broker_ids:
-            home = self._directory / str(broker_id)
-            home.mkdir(exist_ok=True)
-            properties = {
-                **SETTINGS,
-                "broker.id": broker_id,
-                "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker_id]}",
-                "log.dirs": home / "data",
-                "zookeeper.connect": self.zookeeper,
-            }
-            path = home / "server.properties"
-            path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-            with open(home / "log.txt", "ab") as log:
-                self._processes[broker_id] = subprocess.Popen(
-                    [*self._kind.command, str(path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home
-                )
-        for broker_id in broker_ids:
-            port, process = self.ports[broker_id], self._processes[broker_id]
-            log_file = self._directory / str(broker_id) / "log.txt"
-            is_ready = partial(answers, port)
-            wait_until(is_ready, process, log_file, timeout_s=WAIT_SECONDS, name=f"broker {broker_id}")
-
-    def kill(self, broker_id: int) -> None:
-        process = self._processes.pop(broker_id)
-        process.kill()
-        process.wait()
-
-    def stop(self, broker_id: int) -> None:
-        process = self._processes.pop(broker_id)
-        process.terminate()
-        process.wait(WAIT_SECONDS)
-
-    def kill_all(self) -> None:
-        for broker_id in list(self._processes):
-            self.kill(broker_id)
-
-
-@contextmanager
-def _running(kind: Kind) -> Iterator[ThreeBrokers]:
-    with tempfile.TemporaryDirectory(prefix="kbroker-failover-") as name:
-        directory = Path(name)
-        (port,) = free_ports(1)
-        config = directory / "zoo.cfg"
-        config.write_text(
-            f"dataDir={directory / 'zookeeper'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-            "admin.enableServer=false\ntickTime=500\nmaxClientCnxns=0\n"
-        )
-        log = directory / "zookeeper.txt"
-        with running([*kind.zookeeper, str(config)], log) as process:
-            wait_until(partial(_serves, port), process, log, name="ZooKeeper")
-            brokers = ThreeBrokers(kind, directory, f"127.0.0.1:{port}")
-            try:
-                brokers.start(*BROKERS)
-                yield brokers
-            finally:
-                brokers.kill_all()
-
-
-def _serves(port: int) -> bool:
-    from socket import create_connection
-
-    try:
-        with create_connection(("127.0.0.1", port), timeout=2) as connection:
-            connection.sendall(b"srvr")
-            return b"Mode:" in connection.recv(4096)
-    except OSError:
-        return False
-
-
 # Measures
 
 
 def _measure_outage(kind: Kind, name: str, partitions: int, limit: float, victim: str) -> Measure:
-    with _running(kind) as brokers:
-        outage = _outage(brokers, partitions, kills_controller=victim == "controller")
+    with running_with_zookeeper(kind, SETTINGS) as (brokers, zookeeper):
+        outage = _outage(brokers, zookeeper, partitions, kills_controller=victim == "controller")
     note = (
         f"it led {outage.partitions} partitions; first after {outage.first:.2f} s, median {outage.median:.2f} s; "
         f"the session ended {outage.detected:.1f} s after the kill"
@@ -205,7 +87,7 @@ def _measure_outage(kind: Kind, name: str, partitions: int, limit: float, victim
     return Measure(name, outage.last, "s", limit, note)
 
 
-def _outage(brokers: ThreeBrokers, partitions: int, *, kills_controller: bool) -> Outage:
+def _outage(brokers: ThreeBrokers, address: str, partitions: int, *, kills_controller: bool) -> Outage:
     from kazoo.client import KazooClient
 
     _create_topics(brokers.bootstrap, partitions)
@@ -215,7 +97,7 @@ def _outage(brokers: ThreeBrokers, partitions: int, *, kills_controller: bool) -
     others = ",".join(f"127.0.0.1:{port}" for broker_id, port in brokers.ports.items() if broker_id != victim)
     producer = _producer(others, is_idempotent=False)
     _write(producer, list(leaders))  # every partition has been written to, and the producer knows all leaders
-    zookeeper = KazooClient(brokers.zookeeper)
+    zookeeper = KazooClient(address)
     zookeeper.start(timeout=WAIT_SECONDS)
     session_ended = threading.Event()
     ended_at: list[float] = []
@@ -306,7 +188,7 @@ def _wait_in_sync(bootstrap: str, partitions: int) -> tuple[dict[tuple[str, int]
 
 
 def _measure_restart(kind: Kind, name: str) -> Measure:
-    with _running(kind) as brokers:
+    with running_with_zookeeper(kind, SETTINGS) as (brokers, _):
         _create_topics(brokers.bootstrap, RESTART_PARTITIONS)
         _wait_in_sync(brokers.bootstrap, RESTART_PARTITIONS)
         writer = _SteadyWriter(_producer(brokers.bootstrap, is_idempotent=True), "t0", RESTART_PARTITIONS)

@@ -17,7 +17,9 @@ __all__ = [
     "CORRELATION_AT",
     "NO_CONFIGS",
     "Buffer",
+    "ClusterState",
     "FetchAnswer",
+    "PartitionState",
     "ProduceAnswer",
     "ProducerId",
     "alter_configs_frame",
@@ -28,6 +30,7 @@ __all__ = [
     "init_producer_frame",
     "list_offsets_frame",
     "make_records",
+    "metadata_frame",
     "next_offset_after",
     "produce_frame",
     "read_alter_configs_answer",
@@ -36,11 +39,12 @@ __all__ = [
     "read_fetch_answer",
     "read_init_producer_answer",
     "read_list_offsets_answer",
+    "read_metadata_answer",
     "read_produce_answer",
     "record_batch",
 ]
 
-PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 19, 22
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 2, 3, 19, 22
 DESCRIBE_LOG_DIRS, INCREMENTAL_ALTER_CONFIGS = 35, 44
 NO_CONFIGS: Mapping[bytes, bytes] = {}
 FIRST_FLEXIBLE_PRODUCE = 9
@@ -70,6 +74,20 @@ class FetchAnswer(NamedTuple):
     error_code: int
     position: int
     size: int
+
+
+class PartitionState(NamedTuple):
+    error_code: int
+    leader: int
+    in_sync: int
+    """Number of replicas in the ISR."""
+
+
+class ClusterState(NamedTuple):
+    brokers: Mapping[int, tuple[str, int]]
+    controller: int
+    """-1 if there is none."""
+    partitions: Mapping[int, PartitionState]
 
 
 NO_PRODUCER = ProducerId(-1, -1)
@@ -185,8 +203,10 @@ def batch_is_whole(answer: Buffer, position: int) -> bool:
     return len(batch) == 12 + length and struct.unpack_from(">I", batch, 17)[0] == crc32c(batch[21:])
 
 
-def create_topic_frame(topic: bytes, partitions: int, configs: Mapping[bytes, bytes] = NO_CONFIGS) -> bytearray:
-    body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihii", partitions, 1, 0, len(configs))
+def create_topic_frame(
+    topic: bytes, partitions: int, configs: Mapping[bytes, bytes] = NO_CONFIGS, *, replicas: int = 1
+) -> bytearray:
+    body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihii", partitions, replicas, 0, len(configs))
     body += b"".join(string(name) + string(value) for name, value in configs.items())
     return frame(CREATE_TOPICS, 2, body + struct.pack(">ib", TIMEOUT_MS, 0))
 
@@ -245,10 +265,10 @@ def read_init_producer_answer(answer: Buffer) -> tuple[int, ProducerId]:
     return code, ProducerId(producer_id, epoch)
 
 
-def list_offsets_frame(topic: bytes, partitions: int) -> bytearray:
-    """Returns a request for the latest offsets of all partitions."""
-    body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">i", partitions)
-    return frame(LIST_OFFSETS, 1, body + b"".join(struct.pack(">iq", index, LATEST) for index in range(partitions)))
+def list_offsets_frame(topic: bytes, partitions: Sequence[int]) -> bytearray:
+    """Returns a request for the latest offsets of these partitions."""
+    body = struct.pack(">ii", -1, 1) + string(topic) + struct.pack(">i", len(partitions))
+    return frame(LIST_OFFSETS, 1, body + b"".join(struct.pack(">iq", index, LATEST) for index in partitions))
 
 
 def read_list_offsets_answer(answer: Buffer, topic: bytes) -> tuple[set[int], dict[int, int]]:
@@ -257,3 +277,40 @@ def read_list_offsets_answer(answer: Buffer, topic: bytes) -> tuple[set[int], di
     count: int = struct.unpack_from(">i", answer, position)[0]
     rows = [struct.unpack_from(">ihqq", answer, position + 4 + 22 * index) for index in range(count)]
     return {row[1] for row in rows}, {row[0]: row[3] for row in rows}
+
+
+def metadata_frame(*topics: bytes) -> bytearray:
+    """Returns a request for the brokers, the controller and these topics."""
+    return frame(METADATA, 1, struct.pack(">i", len(topics)) + b"".join(map(string, topics)))
+
+
+def read_metadata_answer(answer: Buffer) -> ClusterState:
+    """Returns the brokers, the controller, and the partitions of the first topic if one was asked for."""
+    (count,) = struct.unpack_from(">i", answer, 4)
+    position = 8
+    brokers: dict[int, tuple[str, int]] = {}
+    for _ in range(count):
+        broker_id, length = struct.unpack_from(">ih", answer, position)
+        host = bytes(answer[position + 6 : position + 6 + length]).decode()
+        port, rack_length = struct.unpack_from(">ih", answer, position + 6 + length)
+        brokers[broker_id] = (host, port)
+        position += 6 + length + 6 + max(rack_length, 0)
+    controller_id, topics = struct.unpack_from(">ii", answer, position)
+    if not topics:
+        return ClusterState(brokers, controller_id, {})
+    (length,) = struct.unpack_from(">h", answer, position + 8 + 2)
+    return ClusterState(brokers, controller_id, _read_partitions(answer, position + 8 + 2 + 2 + length + 1))
+
+
+def _read_partitions(answer: Buffer, position: int) -> dict[int, PartitionState]:
+    """Returns partition -> state."""
+    (count,) = struct.unpack_from(">i", answer, position)
+    position += 4
+    partitions = {}
+    for _ in range(count):
+        code, index, leader, replicas = struct.unpack_from(">hiii", answer, position)
+        position += 14 + 4 * replicas
+        (in_sync,) = struct.unpack_from(">i", answer, position)
+        position += 4 + 4 * in_sync
+        partitions[index] = PartitionState(code, leader, in_sync)
+    return partitions

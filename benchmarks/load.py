@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 from benchmarks.broker_process import Broker, cpu_seconds
 from benchmarks.connection import Address, Connection
@@ -74,7 +75,10 @@ def produce(
     acks: int = 1,
     idempotent: bool = False,
 ) -> Figures:
-    """Produces to the topic's partitions in turn, on one connection, and checks that base offsets are contiguous."""
+    """Produces to the topic's partitions in turn, on one connection, and checks that base offsets are contiguous.
+
+    In a cluster, the leader of partition 0 must lead all of them.
+    """
     producer = init_producer(broker.address) if idempotent else None
     batches = payload.batches(producer, requests=requests)
     built = [produce_frame(version=version, topic=topic.name, batch=batch, acks=acks) for batch in batches]
@@ -83,7 +87,7 @@ def produce(
     now = time.perf_counter
     sent: list[float] = []
     latencies: list[float] = []
-    with Connection(broker.address) as connection:
+    with Connection(topic.leader(0, broker.address)) as connection:
         send, next_answer = connection.send, connection.answer
 
         def receive() -> None:
@@ -98,7 +102,7 @@ def produce(
                 )
             ends[partition] = base + count
 
-        cpu, start = cpu_seconds(broker.pid), now()
+        cpu, start = cpu_seconds(*broker.pids), now()
         for index in range(requests):
             buffer = buffers[index % kinds]
             pack_int(buffer, CORRELATION_AT, index)
@@ -111,7 +115,7 @@ def produce(
         while len(latencies) < requests:
             receive()
         seconds = now() - start
-        cpu = cpu_seconds(broker.pid) - cpu
+        cpu = cpu_seconds(*broker.pids) - cpu
     return figures_of(
         requests=requests,
         messages=requests * count,
@@ -123,12 +127,12 @@ def produce(
 
 
 def produce_on_many(
-    broker: Broker, topic: Topic, payload: Payload, *, connections: int, partitions: int, requests: int
+    broker: Broker, topic: Topic, payload: Payload, *, connections: int, partitions: int, requests: int, acks: int = 1
 ) -> Figures:
     """Produces to the first `partitions` partitions in turn, on many connections with one request in flight on each."""
-    crowd = _Crowd(broker.address, topic, payload, connections, partitions)
+    crowd = _Crowd(broker.address, topic, payload, connections, partitions, acks)
     with crowd:
-        cpu, start = cpu_seconds(broker.pid), time.perf_counter()
+        cpu, start = cpu_seconds(*broker.pids), time.perf_counter()
         for fd in crowd.connections:
             crowd.send(fd)
         while len(crowd.latencies) < crowd.sent:
@@ -137,7 +141,7 @@ def produce_on_many(
                 if crowd.sent < requests:
                     crowd.send(fd)
         seconds = time.perf_counter() - start
-        cpu = cpu_seconds(broker.pid) - cpu
+        cpu = cpu_seconds(*broker.pids) - cpu
     return figures_of(
         requests=crowd.sent,
         messages=crowd.sent * payload.count,
@@ -152,7 +156,7 @@ def produce_at_rate(
     broker: Broker, topic: Topic, payload: Payload, *, connections: int, requests: int, requests_s: float
 ) -> list[float]:
     """Produces at a fixed rate, on the connections in turn, without waiting for responses; returns the latencies."""
-    crowd = _Crowd(broker.address, topic, payload, connections, len(topic.ends))
+    crowd = _Crowd(broker.address, topic, payload, connections, len(topic.ends), acks=1)
     with crowd:
         order = list(crowd.connections)
         start = time.perf_counter()
@@ -168,18 +172,28 @@ def produce_at_rate(
 
 
 class _Crowd:
-    """Connections polled together."""
+    """Connections polled together: in a cluster to the leaders in turn, each for the partitions of its leader."""
 
-    def __init__(self, address: Address, topic: Topic, payload: Payload, connections: int, partitions: int) -> None:
+    def __init__(
+        self, address: Address, topic: Topic, payload: Payload, connections: int, partitions: int, acks: int
+    ) -> None:
         batches = payload.batches()
-        built = [produce_frame(version=PLAIN_VERSION, topic=topic.name, batch=batch, acks=1) for batch in batches]
+        built = [produce_frame(version=PLAIN_VERSION, topic=topic.name, batch=batch, acks=acks) for batch in batches]
         self._buffers, self._partition_at = [frame for frame, _ in built], built[0][1]
-        self._topic, self._count, self._partitions = topic, payload.count, partitions
+        self._topic, self._count = topic, payload.count
         self.batch_size = len(batches[0])
-        opened = [Connection(address) for _ in range(connections)]
-        self.connections = {connection.fileno(): connection for connection in opened}
+        partitions_of: dict[Address, list[int]] = {}
+        for partition in range(partitions):
+            partitions_of.setdefault(topic.leader(partition, address), []).append(partition)
+        turns = [(leader, cycle(led)) for leader, led in partitions_of.items()]
+        self.connections: dict[int, Connection] = {}
+        self._turns: dict[int, Iterator[int]] = {}
+        for leader, turn in islice(cycle(turns), connections):
+            connection = Connection(leader)
+            self.connections[connection.fileno()] = connection
+            self._turns[connection.fileno()] = turn
         self._poll = select.epoll()
-        self._waiting: dict[int, deque[tuple[int, float]]] = {fd: deque() for fd in self.connections}
+        self._waiting: dict[int, deque[tuple[int, int, float]]] = {fd: deque() for fd in self.connections}
         self.latencies: list[float] = []
         self.sent = 0
 
@@ -202,27 +216,28 @@ class _Crowd:
         index = self.sent
         buffer = self._buffers[index % len(self._buffers)]
         pack_int(buffer, CORRELATION_AT, index)
-        pack_int(buffer, self._partition_at, index % self._partitions)
-        self._waiting[fd].append((index, time.perf_counter()))
+        partition = next(self._turns[fd])
+        pack_int(buffer, self._partition_at, partition)
+        self._waiting[fd].append((index, partition, time.perf_counter()))
         self.sent = index + 1
         self.connections[fd].send(buffer)
 
     def receive(self, fd: int) -> None:
         answer = read_produce_answer(PLAIN_VERSION, self.connections[fd].answer(), self._topic.name)
-        index, began = self._waiting[fd].popleft()
+        index, partition, began = self._waiting[fd].popleft()
         self.latencies.append(time.perf_counter() - began)
         if answer.correlation_id != index or answer.error_code:
             raise WrongAnswer(f"Produce {index}: correlation id {answer.correlation_id}, error {answer.error_code}")
         # The broker chooses the order between connections, so base offsets are not checked; `verify` checks the end.
-        self._topic.ends[index % self._partitions] += self._count
+        self._topic.ends[partition] += self._count
 
 
 def fetch(broker: Broker, topic: Topic, *, max_bytes: int, total_bytes: int, version: int) -> Figures:
     """Fetches from offset 0, with one request in flight, until `total_bytes` of complete batches were received."""
     latencies: list[float] = []
     messages = got = 0
-    with Connection(broker.address) as connection:
-        cpu, start = cpu_seconds(broker.pid), time.perf_counter()
+    with Connection(topic.leader(0, broker.address)) as connection:
+        cpu, start = cpu_seconds(*broker.pids), time.perf_counter()
         for size, offset, seconds in read_from_beginning(connection, topic, max_bytes=max_bytes, version=version):
             latencies.append(seconds)
             got += size
@@ -232,7 +247,7 @@ def fetch(broker: Broker, topic: Topic, *, max_bytes: int, total_bytes: int, ver
         else:
             raise WrongAnswer(f"The log ended after {got:,} bytes; {total_bytes:,} were written")
         elapsed = time.perf_counter() - start
-        cpu = cpu_seconds(broker.pid) - cpu
+        cpu = cpu_seconds(*broker.pids) - cpu
     return figures_of(
         requests=len(latencies),
         messages=messages,

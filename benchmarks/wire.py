@@ -1,4 +1,4 @@
-"""Rows of the wire section, their floors, and their runs on both brokers in turn."""
+"""Rows of the wire section, their floors, and their runs on both brokers, or both clusters, in turn."""
 
 from __future__ import annotations
 
@@ -13,15 +13,27 @@ from benchmarks.frames import make_records
 from benchmarks.load import Payload, fetch, produce, produce_on_many
 from benchmarks.results import Comparison, Measure, Results
 from benchmarks.rounds import failure_of, run_in_turn
-from benchmarks.topics import Topic, create_topic, log_end_offsets, verify
+from benchmarks.topics import Topic, check_in_sync, create_topic, find_leaders, log_end_offsets, verify
 from kbroker.protocol.compression import Codec, compress
 
-__all__ = ["ROWS", "FetchLoad", "ProduceLoad", "Row", "SpreadLoad", "make_payload", "run_wire"]
+__all__ = [
+    "QUICK_DIVISOR",
+    "ROWS",
+    "FetchLoad",
+    "Lane",
+    "ProduceLoad",
+    "Row",
+    "SpreadLoad",
+    "make_payload",
+    "run_rows",
+    "run_wire",
+]
 
 WARMING_REQUESTS = 30_000
 WIDE_PARTITIONS = 100
 RESIDENT_LIMIT_MB = 120
 QUICK_DIVISOR = 10
+ALL = -1  # acks
 # Records and record size of the stored batches for the fetch rows: a full batch of a default producer.
 STORED_BATCH = (80, 200)
 
@@ -99,20 +111,30 @@ ROWS = (
 
 
 class Lane:
-    """Broker with the topics of this run."""
+    """Broker or cluster with the topics of this run. If they have several replicas, every Produce waits for all."""
 
-    def __init__(self, broker: Broker, run_id: bytes) -> None:
+    def __init__(self, broker: Broker, run_id: bytes, *, replicas: int = 1) -> None:
         self.broker = broker
-        self.narrow = create_topic(broker.address, b"bench-" + run_id)
-        self.wide = create_topic(broker.address, b"bench-wide-" + run_id, WIDE_PARTITIONS)
+        self._replicas = replicas
+        self.narrow = create_topic(broker.address, b"bench-" + run_id, replicas=replicas)
+        self.wide = create_topic(broker.address, b"bench-wide-" + run_id, WIDE_PARTITIONS, replicas=replicas)
         self._stored_name = b"bench-stored-" + run_id
         self._stored: Topic | None = None
         self._stored_bytes = 0
 
     def warm(self, payload: Payload) -> None:
-        produce(self.broker, self.narrow, payload, requests=WARMING_REQUESTS, in_flight=50)
+        produce(
+            self.broker, self.narrow, payload, requests=WARMING_REQUESTS, in_flight=50, acks=self._acks_instead_of(1)
+        )
 
     def run(self, load: ProduceLoad | SpreadLoad | FetchLoad, payload: Payload, divisor: int) -> Figures:
+        figures = self._run(load, payload, divisor)
+        if self._replicas > 1:
+            for topic in self._topics():
+                check_in_sync(self.broker.address, topic, self._replicas)
+        return figures
+
+    def _run(self, load: ProduceLoad | SpreadLoad | FetchLoad, payload: Payload, divisor: int) -> Figures:
         if isinstance(load, FetchLoad):
             return self._fetch(load, payload, divisor)
         if isinstance(load, SpreadLoad):
@@ -123,6 +145,7 @@ class Lane:
                 connections=load.connections,
                 partitions=load.partitions,
                 requests=load.requests // divisor,
+                acks=self._acks_instead_of(1),
             )
         return produce(
             self.broker,
@@ -131,9 +154,15 @@ class Lane:
             requests=load.requests // divisor,
             in_flight=load.in_flight,
             version=load.version,
-            acks=load.acks,
+            acks=self._acks_instead_of(load.acks),
             idempotent=load.idempotent,
         )
+
+    def _acks_instead_of(self, acks: int) -> int:
+        return acks if self._replicas == 1 else ALL
+
+    def _topics(self) -> list[Topic]:
+        return [topic for topic in (self.narrow, self.wide, self._stored) if topic is not None]
 
     def _fetch(self, load: FetchLoad, payload: Payload, divisor: int) -> Figures:
         total = load.total_bytes // divisor
@@ -143,24 +172,25 @@ class Lane:
     def _store(self, total: int, payload: Payload) -> Topic:
         """Returns the topic for fetches, filled with at least `total` bytes."""
         if self._stored is None:
-            self._stored = create_topic(self.broker.address, self._stored_name)
+            self._stored = create_topic(self.broker.address, self._stored_name, replicas=self._replicas)
         size = len(payload.batches()[0])
         missing = -(-(total - self._stored_bytes) // size)
         if missing > 0:
-            produce(self.broker, self._stored, payload, requests=missing, in_flight=5)
+            acks = self._acks_instead_of(1)
+            produce(self.broker, self._stored, payload, requests=missing, in_flight=5, acks=acks)
             self._stored_bytes += missing * size
         return self._stored
 
     def verify(self) -> None:
-        for topic in (self.narrow, self.wide, self._stored):
-            if topic is not None:
-                verify(self.broker.address, topic)
+        for topic in self._topics():
+            verify(self.broker.address, topic)
 
     def resynchronise(self) -> None:
         """Sets the expected end offsets to the current ones, so that one wrong response does not fail later rows."""
-        for topic in (self.narrow, self.wide, self._stored):
-            if topic is not None:
-                topic.ends[:] = log_end_offsets(self.broker.address, topic)
+        for topic in self._topics():
+            if self._replicas > 1:
+                find_leaders(self.broker.address, topic, self._replicas)
+            topic.ends[:] = log_end_offsets(self.broker.address, topic)
 
 
 def make_payload(count: int, size: int, codec: Codec = Codec.NONE) -> Payload:
@@ -170,10 +200,27 @@ def make_payload(count: int, size: int, codec: Codec = Codec.NONE) -> Payload:
 
 
 def run_wire(subject: Broker, rival: Broker | None, results: Results, *, only: str, rounds: int, quick: bool) -> None:
-    rows = [row for row in ROWS if only in row.name]
+    run_rows([row for row in ROWS if only in row.name], subject, rival, results, rounds=rounds, quick=quick)
+    for name, broker, limit in (("kbroker", subject, RESIDENT_LIMIT_MB), ("Apache Kafka 4.1", rival, None)):
+        if broker is not None and broker.pid is not None:
+            resident = resident_mb(broker.pid)
+            results.measures.append(Measure(f"resident after the wire rows, {name}", resident, "MB", limit))
+
+
+def run_rows(
+    rows: Sequence[Row],
+    subject: Broker,
+    rival: Broker | None,
+    results: Results,
+    *,
+    rounds: int,
+    quick: bool,
+    replicas: int = 1,
+) -> None:
+    """Runs rows on new topics of both brokers or clusters, and checks at the end that no record was lost."""
     divisor = QUICK_DIVISOR if quick else 1
     run_id = os.urandom(4).hex().encode()
-    lanes = [Lane(broker, run_id) for broker in (subject, rival) if broker is not None]
+    lanes = [Lane(broker, run_id, replicas=replicas) for broker in (subject, rival) if broker is not None]
     if rows and not quick:
         payload = make_payload(1, 200)
         for lane in lanes:
@@ -181,10 +228,6 @@ def run_wire(subject: Broker, rival: Broker | None, results: Results, *, only: s
     for row in rows:
         results.comparisons.append(_compare(row, lanes, rounds, divisor))
     _verify(lanes, results)
-    for name, broker, limit in (("kbroker", subject, RESIDENT_LIMIT_MB), ("Apache Kafka 4.1", rival, None)):
-        if broker is not None and broker.pid is not None:
-            resident = resident_mb(broker.pid)
-            results.measures.append(Measure(f"resident after the wire rows, {name}", resident, "MB", limit))
 
 
 def _compare(row: Row, lanes: Sequence[Lane], rounds: int, divisor: int) -> Comparison:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import frames
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
-from kbroker.protocol.messages import create_topics, fetch, init_producer_id, list_offsets, produce
+from kbroker.protocol.messages import create_topics, fetch, init_producer_id, list_offsets, metadata, produce
 from kbroker.protocol.record_batch import validate_batch
 from kbroker.protocol.records import iter_records
 
@@ -114,8 +114,8 @@ def test_topics_offsets_and_producer_ids_are_requested_and_read() -> None:
     answer = encoded(create_topics.RESPONSE, 2, create_topics.RESPONSE(topics=[result]))
     assert frames.read_create_topic_answer(answer, b"t") == 36
 
-    (requested,) = decoded(frames.list_offsets_frame(b"t", 2), list_offsets.REQUEST).topics
-    assert [(row.partition_index, row.timestamp) for row in requested.partitions] == [(0, -1), (1, -1)]
+    (requested,) = decoded(frames.list_offsets_frame(b"t", [0, 3]), list_offsets.REQUEST).topics
+    assert [(row.partition_index, row.timestamp) for row in requested.partitions] == [(0, -1), (3, -1)]
     rows = [
         list_offsets.ListOffsetsPartitionResponse(partition_index=1, offset=50),
         list_offsets.ListOffsetsPartitionResponse(partition_index=0, error_code=6, offset=-1),
@@ -127,3 +127,26 @@ def test_topics_offsets_and_producer_ids_are_requested_and_read() -> None:
     assert decoded(frames.init_producer_frame(), init_producer_id.REQUEST).transactional_id is None
     answer = encoded(init_producer_id.RESPONSE, 0, init_producer_id.RESPONSE(producer_id=5, producer_epoch=2))
     assert frames.read_init_producer_answer(answer) == (0, frames.ProducerId(5, 2))
+
+
+def test_replicas_are_requested_and_their_leaders_are_read() -> None:
+    (topic,) = decoded(frames.create_topic_frame(b"t", 2, replicas=3), create_topics.REQUEST).topics
+    assert topic.replication_factor == 3
+    assert decoded(frames.metadata_frame(), metadata.REQUEST).topics == []
+    assert [topic.name for topic in decoded(frames.metadata_frame(b"t"), metadata.REQUEST).topics] == ["t"]
+
+    brokers = [
+        metadata.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=9092, rack="r1"),
+        metadata.MetadataResponseBroker(node_id=2, host="localhost", port=9093),
+    ]
+    partitions = [
+        metadata.MetadataResponsePartition(partition_index=1, leader_id=2, replica_nodes=[1, 2, 3], isr_nodes=[2, 1]),
+        metadata.MetadataResponsePartition(error_code=5, partition_index=0, leader_id=-1, replica_nodes=[1, 2]),
+    ]
+    found = metadata.MetadataResponseTopic(name="topic", partitions=partitions)
+    answer = encoded(metadata.RESPONSE, 1, metadata.RESPONSE(brokers=brokers, controller_id=2, topics=[found]))
+    addresses = {1: ("127.0.0.1", 9092), 2: ("localhost", 9093)}
+    states = {1: frames.PartitionState(0, 2, 2), 0: frames.PartitionState(5, -1, 0)}
+    assert frames.read_metadata_answer(answer) == (addresses, 2, states)
+    answer = encoded(metadata.RESPONSE, 1, metadata.RESPONSE(brokers=brokers, controller_id=-1))
+    assert frames.read_metadata_answer(answer) == (addresses, -1, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -179,6 +180,13 @@ def test_a_running_broker_is_named_by_address_and_process() -> None:
 
 def test_an_unknown_process_has_no_cpu_time_and_no_memory() -> None:
     assert (cpu_seconds(None), resident_mb(None)) == (0, 0)
+
+
+def test_all_processes_of_a_cluster_count() -> None:
+    own = os.getpid()
+    assert resident_mb(own, own) > 1.5 * resident_mb(own)
+    assert cpu_seconds(own, own) > 1.5 * cpu_seconds(own)
+    assert Broker(("127.0.0.1", 1), 5, peers=(6, 7)).pids == (5, 6, 7)
 
 
 def test_the_summary_of_the_java_producer_is_its_last_line() -> None:

@@ -6,27 +6,48 @@ import socketserver
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from benchmarks.connection import Address
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
-from kbroker.protocol.messages import create_topics, fetch, init_producer_id, list_offsets, produce
+from kbroker.protocol.messages import create_topics, fetch, init_producer_id, list_offsets, metadata, produce
 from kbroker.protocol.record_batch import read_header, restamp, validate_batch
 
-MESSAGES: dict[int, Any] = {0: produce, 1: fetch, 2: list_offsets, 19: create_topics, 22: init_producer_id}
-FLEXIBLE = {0: 9, 1: 12, 2: 6, 19: 5, 22: 2}
+MESSAGES: dict[int, Any] = {
+    0: produce,
+    1: fetch,
+    2: list_offsets,
+    3: metadata,
+    19: create_topics,
+    22: init_producer_id,
+}
+FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 19: 5, 22: 2}
+NOT_LEADER_OR_FOLLOWER, NOT_CONTROLLER = 6, 41
 Distort = Callable[[Any], None]
 
 
 class ToyBroker:
-    """`logs`: topic -> partitions -> batches. `distort`: API key -> function that falsifies a response."""
+    """`logs`: topic -> partitions -> batches. `distort`: API key -> function that falsifies a response.
 
-    def __init__(self) -> None:
+    Brokers of a cluster share their logs, and lead the partitions in turn: partition 0 is led by the second broker. The
+    last broker is the controller.
+    """
+
+    def __init__(self, broker_id: int = 0, addresses: list[Address] | None = None) -> None:
         self.logs: dict[str, list[list[bytes]]] = {}
         self.distort: dict[int, Distort] = {}
         self.lock = threading.Lock()
+        self.acks: set[int] = set()
+        self._id = broker_id
+        self._addresses = [] if addresses is None else addresses
+
+    def leads(self, partition: int) -> bool:
+        return not self._addresses or self._leader(partition) == self._id
+
+    def _leader(self, partition: int) -> int:
+        return (partition + 1) % len(self._addresses)
 
     def answer(self, frame: bytes) -> bytes:
         key, version = struct.unpack_from(">hh", frame)
@@ -46,18 +67,21 @@ class ToyBroker:
     def handle_0(self, request: Any) -> Any:
         (topic,) = request.topic_data
         (partition,) = topic.partition_data
+        self.acks.add(request.acks)
+        if not self.leads(partition.index):
+            return _produced(topic.name, partition.index, error_code=NOT_LEADER_OR_FOLLOWER)
         batches = self.logs[topic.name][partition.index]
         batch = bytearray(partition.records)
         validate_batch(batch)
         base = self.end(batches)
         restamp(batch, 0, base, 0)
         batches.append(bytes(batch))
-        answer = produce.PartitionProduceResponse(index=partition.index, base_offset=base)
-        return produce.RESPONSE(responses=[produce.TopicProduceResponse(name=topic.name, partition_responses=[answer])])
+        return _produced(topic.name, partition.index, base_offset=base)
 
     def handle_1(self, request: Any) -> Any:
         (topic,) = request.topics
         (requested,) = topic.partitions
+        assert self.leads(requested.partition)
         batches = self.logs[topic.topic][requested.partition]
         rest = b"".join(batch for batch in batches if read_header(batch).last_offset >= requested.fetch_offset)
         records = rest[: requested.partition_max_bytes]
@@ -69,19 +93,61 @@ class ToyBroker:
         rows = [
             list_offsets.ListOffsetsPartitionResponse(
                 partition_index=requested.partition_index,
+                error_code=0 if self.leads(requested.partition_index) else NOT_LEADER_OR_FOLLOWER,
                 offset=self.end(self.logs[topic.name][requested.partition_index]),
             )
             for requested in topic.partitions
         ]
         return list_offsets.RESPONSE(topics=[list_offsets.ListOffsetsTopicResponse(name=topic.name, partitions=rows)])
 
+    def handle_3(self, request: Any) -> Any:
+        brokers = [
+            metadata.MetadataResponseBroker(node_id=broker_id, host=host, port=port)
+            for broker_id, (host, port) in enumerate(self._addresses)
+        ]
+        every_id = list(range(len(brokers)))
+        topics = [
+            metadata.MetadataResponseTopic(
+                name=topic.name,
+                partitions=[
+                    metadata.MetadataResponsePartition(
+                        partition_index=index, leader_id=self._leader(index), replica_nodes=every_id, isr_nodes=every_id
+                    )
+                    for index in range(len(self.logs[topic.name]))
+                ],
+            )
+            for topic in request.topics
+        ]
+        return metadata.RESPONSE(brokers=brokers, controller_id=len(brokers) - 1, topics=topics)
+
     def handle_19(self, request: Any) -> Any:
         (topic,) = request.topics
+        if self._addresses and self._id != len(self._addresses) - 1:
+            refused = create_topics.CreatableTopicResult(name=topic.name, error_code=NOT_CONTROLLER)
+            return create_topics.RESPONSE(topics=[refused])
         self.logs[topic.name] = [[] for _ in range(topic.num_partitions)]
         return create_topics.RESPONSE(topics=[create_topics.CreatableTopicResult(name=topic.name)])
 
     def handle_22(self, _: Any) -> Any:
         return init_producer_id.RESPONSE(producer_id=7, producer_epoch=1)
+
+
+def _produced(topic: str, partition: int, **fields: int) -> Any:
+    answer = produce.PartitionProduceResponse(index=partition, **{"base_offset": -1, **fields})
+    return produce.RESPONSE(responses=[produce.TopicProduceResponse(name=topic, partition_responses=[answer])])
+
+
+@contextmanager
+def serving_cluster() -> Iterator[list[tuple[ToyBroker, Address]]]:
+    """Serves three brokers, and yields them with their addresses."""
+    addresses: list[Address] = []
+    toys = [ToyBroker(broker_id, addresses) for broker_id in range(3)]
+    with ExitStack() as stack:
+        for toy in toys:
+            toy.logs = toys[0].logs
+            toy.lock = toys[0].lock
+            addresses.append(stack.enter_context(serving(toy)))
+        yield list(zip(toys, addresses, strict=True))
 
 
 @contextmanager
