@@ -16,7 +16,17 @@ from benchmarks.rounds import failure_of, run_in_turn
 from benchmarks.topics import Topic, create_topic, log_end_offsets, verify
 from kbroker.protocol.compression import Codec, compress
 
-__all__ = ["ROWS", "FetchLoad", "ProduceLoad", "Row", "SpreadLoad", "make_payload", "run_wire"]
+__all__ = [
+    "QUICK_DIVISOR",
+    "ROWS",
+    "FetchLoad",
+    "ProduceLoad",
+    "Row",
+    "SpreadLoad",
+    "make_payload",
+    "run_rows",
+    "run_wire",
+]
 
 WARMING_REQUESTS = 30_000
 WIDE_PARTITIONS = 100
@@ -170,7 +180,17 @@ def make_payload(count: int, size: int, codec: Codec = Codec.NONE) -> Payload:
 
 
 def run_wire(subject: Broker, rival: Broker | None, results: Results, *, only: str, rounds: int, quick: bool) -> None:
-    rows = [row for row in ROWS if only in row.name]
+    run_rows([row for row in ROWS if only in row.name], subject, rival, results, rounds=rounds, quick=quick)
+    for name, broker, limit in (("kbroker", subject, RESIDENT_LIMIT_MB), ("Apache Kafka 4.1", rival, None)):
+        if broker is not None and broker.pid is not None:
+            resident = resident_mb(broker.pid)
+            results.measures.append(Measure(f"resident after the wire rows, {name}", resident, "MB", limit))
+
+
+def run_rows(
+    rows: Sequence[Row], subject: Broker, rival: Broker | None, results: Results, *, rounds: int, quick: bool
+) -> None:
+    """Runs rows on new topics of both brokers, and checks at the end that no record was lost."""
     divisor = QUICK_DIVISOR if quick else 1
     run_id = os.urandom(4).hex().encode()
     lanes = [Lane(broker, run_id) for broker in (subject, rival) if broker is not None]
@@ -181,10 +201,6 @@ def run_wire(subject: Broker, rival: Broker | None, results: Results, *, only: s
     for row in rows:
         results.comparisons.append(_compare(row, lanes, rounds, divisor))
     _verify(lanes, results)
-    for name, broker, limit in (("kbroker", subject, RESIDENT_LIMIT_MB), ("Apache Kafka 4.1", rival, None)):
-        if broker is not None and broker.pid is not None:
-            resident = resident_mb(broker.pid)
-            results.measures.append(Measure(f"resident after the wire rows, {name}", resident, "MB", limit))
 
 
 def _compare(row: Row, lanes: Sequence[Lane], rounds: int, divisor: int) -> Comparison:

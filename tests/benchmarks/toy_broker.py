@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socketserver
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -12,11 +13,18 @@ from typing import Any
 from benchmarks.connection import Address
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
-from kbroker.protocol.messages import create_topics, fetch, init_producer_id, list_offsets, produce
+from kbroker.protocol.messages import api_versions, create_topics, fetch, init_producer_id, list_offsets, produce
 from kbroker.protocol.record_batch import read_header, restamp, validate_batch
 
-MESSAGES: dict[int, Any] = {0: produce, 1: fetch, 2: list_offsets, 19: create_topics, 22: init_producer_id}
-FLEXIBLE = {0: 9, 1: 12, 2: 6, 19: 5, 22: 2}
+MESSAGES: dict[int, Any] = {
+    0: produce,
+    1: fetch,
+    2: list_offsets,
+    18: api_versions,
+    19: create_topics,
+    22: init_producer_id,
+}
+FLEXIBLE = {0: 9, 1: 12, 2: 6, 18: 3, 19: 5, 22: 2}
 Distort = Callable[[Any], None]
 
 
@@ -75,6 +83,9 @@ class ToyBroker:
         ]
         return list_offsets.RESPONSE(topics=[list_offsets.ListOffsetsTopicResponse(name=topic.name, partitions=rows)])
 
+    def handle_18(self, _: Any) -> Any:
+        return api_versions.RESPONSE(api_keys=[api_versions.ApiVersion(api_key=key) for key in MESSAGES])
+
     def handle_19(self, request: Any) -> Any:
         (topic,) = request.topics
         self.logs[topic.name] = [[] for _ in range(topic.num_partitions)]
@@ -85,9 +96,18 @@ class ToyBroker:
 
 
 @contextmanager
-def serving(broker: ToyBroker) -> Iterator[Address]:
+def serving(broker: ToyBroker, tls: ssl.SSLContext | None = None) -> Iterator[Address]:
     class Handler(socketserver.StreamRequestHandler):
         disable_nagle_algorithm = True
+
+        def setup(self) -> None:
+            if tls is not None:
+                self.request = tls.wrap_socket(self.request, server_side=True)
+            super().setup()
+
+        def finish(self) -> None:
+            super().finish()
+            self.request.close()
 
         def handle(self) -> None:
             with suppress(ConnectionError):  # a load that finds a wrong response closes the connection
