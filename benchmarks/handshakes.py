@@ -12,6 +12,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from benchmarks.broker_process import Broker, cpu_seconds
@@ -76,10 +77,12 @@ class Visitor:
                     raise EOFError("the broker closed the connection")
                 answer += piece
             _check(answer, number)
-            self._leave(secured)
+            self._note(secured)
+            with suppress(OSError):  # the broker has not answered it yet, or never does
+                secured.unwrap()  # close_notify: after an end without it, a broker may forget the session
         self.latencies.append(time.perf_counter() - began)
 
-    def _leave(self, secured: ssl.SSLSocket) -> None:
+    def _note(self, secured: ssl.SSLSocket) -> None:
         self.resumed += bool(secured.session_reused)
         cipher = secured.cipher()
         assert cipher is not None
