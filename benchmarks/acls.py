@@ -47,6 +47,7 @@ __all__ = [
     "QUICK",
     "Sizes",
     "entries_of_topics",
+    "exact_cpu_seconds",
     "load_entries",
     "measure_decision",
     "run_acls",
@@ -188,7 +189,7 @@ def measure_produce(sizes: Sizes, rounds: int) -> Iterator[Measure]:
 
 
 def exact_cpu_seconds(broker: Broker) -> float:
-    """Returns the CPU time of all threads of the process: `cpu_seconds` counts in steps of 10 ms."""
+    """Returns the CPU time of the threads that the process has: `cpu_seconds` counts in steps of 10 ms."""
     tasks = Path(f"/proc/{broker.pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 

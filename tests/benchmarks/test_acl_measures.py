@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from benchmarks.acls import (
     PRINCIPAL,
     QUICK,
     entries_of_topics,
+    exact_cpu_seconds,
     load_entries,
     measure_decision,
     run_acls,
@@ -76,3 +79,11 @@ def test_a_failed_measure_is_reported_and_others_that_are_not_selected_do_not_ru
     run_acls(results, only="decision", rounds=1, quick=True)
     (failed,) = results.failures
     assert "the authorizer does not" in (failed.failure or "")
+
+
+def test_cpu_time_is_counted_in_small_steps() -> None:
+    broker = Broker(("127.0.0.1", 0), os.getpid())
+    before, began = exact_cpu_seconds(broker), time.thread_time()
+    while time.thread_time() < began + 0.005:
+        pass
+    assert exact_cpu_seconds(broker) - before >= 0.003
