@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.certificates import Certificates
 from benchmarks.connection import Address, Connection
 from benchmarks.frames import init_producer_frame
 from compat_tests.apache_kafka import CLUSTER_ID, PROPERTIES, JavaTools
@@ -53,6 +54,14 @@ STOCK_JVM = (
 GROUP_PROPERTIES = """\
 offsets.topic.num.partitions=50
 group.coordinator.append.linger.ms=0
+"""
+
+# Later lines of a properties file win.
+TLS_PROPERTIES = """\
+listeners=SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=SSL://127.0.0.1:{port}
+listener.security.protocol.map=SSL:SSL,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=SSL
 """
 
 
@@ -93,14 +102,20 @@ def named_broker(text: str) -> Broker:
 
 
 @contextmanager
-def running_kbroker(data_dir: Path, *options: str, collector_pauses: Path | None = None) -> Iterator[Broker]:
+def running_kbroker(
+    data_dir: Path, *options: str, collector_pauses: Path | None = None, certificates: Certificates | None = None
+) -> Iterator[Broker]:
     """Runs `kbroker serve` on a free port, with more options, and stops it cleanly at the end.
 
-    `collector_pauses`: file for the pauses of the garbage collector.
+    `collector_pauses`: file for the pauses of the garbage collector. `certificates`: its only listener uses TLS.
     """
     module = ["kbroker"] if collector_pauses is None else ["benchmarks.watched_kbroker", str(collector_pauses)]
-    command = [sys.executable, "-m", *module, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir)]
-    command += options
+    command = [sys.executable, "-m", *module, "serve", "--data-dir", str(data_dir), *options]
+    if certificates is None:
+        command += ["--listen", "127.0.0.1:0"]
+    else:
+        configs = {"listeners": "SSL://127.0.0.1:0", **certificates.properties}
+        command += [word for name, text in configs.items() for word in ("--set", f"{name}={text}")]
     log = data_dir.with_name(data_dir.name + ".log")
     with open(log, "wb") as errors:
         start = time.perf_counter()
@@ -113,7 +128,7 @@ def running_kbroker(data_dir: Path, *options: str, collector_pauses: Path | None
             tail = log.read_text(errors="replace")[-2000:]
             raise StartFailed(f"kbroker printed {line.decode()!r} instead of its ready line:\n{tail}")
         host, _, port = line.removeprefix(READY).decode().strip().rpartition(":")
-        yield Broker((host, int(port)), process.pid, seconds)
+        yield Broker(_address_of(host, int(port), certificates), process.pid, seconds)
     finally:
         _stop(process)
         process.stdout.close()
@@ -150,18 +165,31 @@ def java_tools(directory: Path) -> JavaTools:
 
 
 @contextmanager
-def running_apache_kafka(tools: JavaTools, directory: Path) -> Iterator[Broker]:
-    """Runs one KRaft node with the properties of the tests and the JVM options of Kafka's start script."""
+def running_apache_kafka(
+    tools: JavaTools, directory: Path, certificates: Certificates | None = None
+) -> Iterator[Broker]:
+    """Runs one KRaft node with the properties of the tests and the JVM options of Kafka's start script.
+
+    `certificates`: the listener of its clients uses TLS.
+    """
     port, controller_port = free_ports(2)
     properties = directory / "server.properties"
-    stock = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory)
-    properties.write_text(stock + GROUP_PROPERTIES)
+    text = PROPERTIES.format(port=port, controller_port=controller_port, directory=directory) + GROUP_PROPERTIES
+    if certificates is not None:
+        text += TLS_PROPERTIES.format(port=port, controller_port=controller_port)
+        text += "".join(f"{name}={value}\n" for name, value in certificates.properties.items())
+    properties.write_text(text)
     tools.run("kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties))
     log = directory / "apache-kafka.log"
     start = time.perf_counter()
     with running(tools.command("kafka.Kafka", [str(properties)], STOCK_JVM), log) as process:
-        wait_until(_serves(("127.0.0.1", port)), process, log, name="Apache Kafka")
-        yield Broker(("127.0.0.1", port), process.pid, time.perf_counter() - start)
+        address = _address_of("127.0.0.1", port, certificates)
+        wait_until(_serves(address), process, log, name="Apache Kafka")
+        yield Broker(address, process.pid, time.perf_counter() - start)
+
+
+def _address_of(host: str, port: int, certificates: Certificates | None) -> Address:
+    return (host, port) if certificates is None else certificates.address((host, port))
 
 
 def _serves(address: Address) -> Callable[[], bool]:

@@ -31,6 +31,7 @@ from benchmarks.results import Measure, Results, to_json
 from benchmarks.rounds import failure_of, log_progress
 from benchmarks.scale import run_scale
 from benchmarks.table import comparison_table, measure_table
+from benchmarks.tls import run_tls
 from benchmarks.wire import run_wire
 from compat_tests.apache_kafka import JavaTools
 from tools.jars import FetchFailed, MavenMissing
@@ -48,6 +49,7 @@ SECTIONS = (
     "hostile",
     "cluster",
     "failover",
+    "tls",
     "protocol",
 )
 SIDE_BY_SIDE = {"wire", "cleaner", "groups", "clients", "spark"}
@@ -76,6 +78,10 @@ def main(arguments: Sequence[str]) -> int:
         run_cluster(results, only=options.rows, rounds=options.rounds, quick=options.quick)
     if "failover" in options.sections:
         run_failover(results, only=options.rows, quick=options.quick)
+    if "tls" in options.sections:
+        with tempfile.TemporaryDirectory(prefix="kbroker-bench-") as directory:
+            tools = find_java_tools(Path(directory))
+            run_tls(tools, results, only=options.rows, rounds=options.rounds, quick=options.quick)
     log_progress(f"Finished in {time.monotonic() - start:,.0f} s")
     report(options, results)
     if "protocol" in options.sections and not options.rows:

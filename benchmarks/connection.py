@@ -1,14 +1,15 @@
-"""Blocking socket to a broker: sends frames, receives responses, with few system calls."""
+"""Blocking socket to a broker: sends frames, receives responses, with few system calls. TLS if its address says so."""
 
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from types import TracebackType
 
 from benchmarks.encoding import Buffer
 
-__all__ = ["Address", "Connection", "call"]
+__all__ = ["TIMEOUT_SECONDS", "Address", "Connection", "TlsAddress", "call"]
 
 Address = tuple[str, int]
 
@@ -16,17 +17,22 @@ TIMEOUT_SECONDS = 60
 FIRST_BUFFER_SIZE = 1 << 16
 
 
+class TlsAddress(tuple[str, int]):
+    """Address of a listener with TLS, with the settings of its clients."""
+
+    context: ssl.SSLContext
+
+    def __new__(cls, address: Address, context: ssl.SSLContext) -> TlsAddress:
+        made = super().__new__(cls, address)
+        made.context = context
+        return made
+
+
 class Connection:
     """Blocking connection. Bytes received after a response are kept, so that the next one may need no system call."""
 
     def __init__(self, address: Address) -> None:
-        self._socket = socket.create_connection(address, 10)
-        # Timeouts of the kernel: with Python's timeouts, each send and receive would begin with a poll.
-        self._socket.settimeout(None)
-        timeout = struct.pack("ll", TIMEOUT_SECONDS, 0)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = _open_socket(address)
         self.send = self._socket.sendall
         self._view = memoryview(bytearray(FIRST_BUFFER_SIZE))
         self._start = 0
@@ -82,6 +88,22 @@ class Connection:
             self._view = memoryview(bytearray(wanted))
         self._view[: len(rest)] = rest
         self._start, self._end = 0, len(rest)
+
+
+def _open_socket(address: Address) -> socket.socket:
+    opened = socket.create_connection(address, 10)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if isinstance(address, TlsAddress):
+        secured = address.context.wrap_socket(opened, server_hostname=address[0])
+        # Python's `ssl` would repeat a read that the kernel's timeout has ended.
+        secured.settimeout(TIMEOUT_SECONDS)
+        return secured
+    # Timeouts of the kernel: with Python's timeouts, each send and receive would begin with a poll.
+    opened.settimeout(None)
+    timeout = struct.pack("ll", TIMEOUT_SECONDS, 0)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+    return opened
 
 
 def call(address: Address, frame: Buffer) -> bytes:

@@ -52,7 +52,7 @@ def _measure_cells(measure: Measure) -> tuple[str, ...]:
 
 
 def _digits(unit: str) -> int:
-    return {"s": 2, "x": 2, "ms": 2}.get(unit, 0)
+    return {"s": 2, "x": 2, "ms": 2, "µs": 2}.get(unit, 0)
 
 
 def _cpu(microseconds: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socketserver
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,15 @@ from typing import Any
 from benchmarks.connection import Address
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
-from kbroker.protocol.messages import create_topics, fetch, init_producer_id, list_offsets, metadata, produce
+from kbroker.protocol.messages import (
+    api_versions,
+    create_topics,
+    fetch,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    produce,
+)
 from kbroker.protocol.record_batch import read_header, restamp, validate_batch
 
 MESSAGES: dict[int, Any] = {
@@ -20,10 +29,11 @@ MESSAGES: dict[int, Any] = {
     1: fetch,
     2: list_offsets,
     3: metadata,
+    18: api_versions,
     19: create_topics,
     22: init_producer_id,
 }
-FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 19: 5, 22: 2}
+FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 18: 3, 19: 5, 22: 2}
 NOT_LEADER_OR_FOLLOWER, NOT_CONTROLLER = 6, 41
 Distort = Callable[[Any], None]
 
@@ -120,6 +130,9 @@ class ToyBroker:
         ]
         return metadata.RESPONSE(brokers=brokers, controller_id=len(brokers) - 1, topics=topics)
 
+    def handle_18(self, _: Any) -> Any:
+        return api_versions.RESPONSE(api_keys=[api_versions.ApiVersion(api_key=key) for key in MESSAGES])
+
     def handle_19(self, request: Any) -> Any:
         (topic,) = request.topics
         if self._addresses and self._id != len(self._addresses) - 1:
@@ -151,9 +164,18 @@ def serving_cluster() -> Iterator[list[tuple[ToyBroker, Address]]]:
 
 
 @contextmanager
-def serving(broker: ToyBroker) -> Iterator[Address]:
+def serving(broker: ToyBroker, tls: ssl.SSLContext | None = None) -> Iterator[Address]:
     class Handler(socketserver.StreamRequestHandler):
         disable_nagle_algorithm = True
+
+        def setup(self) -> None:
+            if tls is not None:
+                self.request = tls.wrap_socket(self.request, server_side=True)
+            super().setup()
+
+        def finish(self) -> None:
+            super().finish()
+            self.request.close()
 
         def handle(self) -> None:
             with suppress(ConnectionError):  # a load that finds a wrong response closes the connection
