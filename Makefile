@@ -66,7 +66,7 @@ this-python: install-test compiled
 shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)
 	$(BIN)/pytest tests compat_tests -n 2 --dist loadgroup -m "not jvm" --shuffle $(SEED) $(ARGS)
 
-long: install-test install-spark ## the tests that take minutes: migration of killed brokers and without their data
+long: install-test install-spark ## the tests that take minutes: chaos, further migrations and secured clusters
 	$(BIN)/python -m tools.jars judge41 judge39
 	$(TESTS) --long -n $(WORKERS) --dist loadgroup $(ARGS)
 
@@ -75,10 +75,10 @@ kills: install-test install-spark ## kill -9 of a pipeline's driver and broker, 
 	$(BIN)/python -m tools.jars spark tables
 	KBROKER_KILLS=20 $(BIN)/pytest tests/pipeline/test_kills.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
 
-# The suite takes one step; this takes half an hour.
+# `make long` takes one step; this takes half an hour.
 chaos: install-test ## transactions while brokers die and partitions move, twenty steps (KBROKER_STEPS KBROKER_SEED)
 	$(BIN)/python -m tools.jars judge41
-	KBROKER_STEPS=$${KBROKER_STEPS:-20} $(BIN)/pytest tests/cluster/test_chaos.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
+	KBROKER_STEPS=$${KBROKER_STEPS:-20} $(BIN)/pytest --long tests/cluster/test_chaos.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
 
 docs: install-test ## renew the generated pages of docs/
 	$(BIN)/python -m tools.compatibility

@@ -1,6 +1,6 @@
 """Transactions and their copies stay exactly once while brokers are killed and suspended, and partitions move.
 
-`make chaos` takes twenty steps; the suite takes one: partitions move, and a broker is killed meanwhile.
+`make chaos` takes twenty steps, `make long` one: partitions move, and a broker is killed meanwhile.
 KBROKER_STEPS and KBROKER_SEED set number and choice.
 """
 
@@ -95,6 +95,7 @@ class Chaos:
         self._wanted |= moves
 
 
+@pytest.mark.long
 async def test_transactions_and_moves_survive_whatever_happens(
     four: RunningCluster, java: str, judge_classpath: str, tmp_path: Path
 ) -> None:

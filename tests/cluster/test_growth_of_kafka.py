@@ -99,6 +99,7 @@ def counts(bootstrap: str) -> list[int]:
     return [sum(broker_id in of for of in found) for broker_id in (1, 2, 3)]
 
 
+@pytest.mark.long
 def test_the_replicas_of_apache_kafka_move(java: str, judge_classpath: str, tmp_path: Path) -> None:
     with three_kafkas(JavaTools(java, judge_classpath, tmp_path), tmp_path) as bootstrap:
         call(bootstrap, "topics", "create", TOPIC, "--partitions", "6", "--replication-factor", "1")

@@ -158,7 +158,7 @@ def nodes(client: KazooClient, path: str, secret: Sequence[str]) -> Iterator[str
             yield from nodes(client, below, secret)
 
 
-@pytest.mark.parametrize(("first", "second"), [(KBROKER, KAFKA), (KAFKA, KBROKER)])
+@pytest.mark.parametrize(("first", "second"), [(KBROKER, KAFKA), pytest.param(KAFKA, KBROKER, marks=pytest.mark.long)])
 async def test_brokers_with_certificates(
     secured_zookeeper: SecuredZooKeeper, java: str, judge39_classpath: str, tmp_path: Path, first: int, second: int
 ) -> None:
@@ -173,6 +173,7 @@ async def test_brokers_with_certificates(
             await trio.to_thread.run_sync(check_nodes, outside, ("x509", "CN=kafka,O=acme"))
 
 
+@pytest.mark.long
 async def test_brokers_with_logins(
     secured_zookeeper: SecuredZooKeeper, java: str, judge39_classpath: str, tmp_path: Path
 ) -> None:
