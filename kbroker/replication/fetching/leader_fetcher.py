@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from math import ceil
 from typing import Any, Final
 
 import trio
@@ -283,11 +284,14 @@ class LeaderFetcher:
             await time_slice.checkpoint_if_over()
 
     def _max_wait_ms(self, positions: Mapping[FetchKey, FetchPosition]) -> int:
-        """Returns how long the leader may hold the response: not longer than the shortest delay of a partition."""
+        """Returns how long the leader may hold the response: not longer than the shortest delay of a partition.
+
+        At least a millisecond: with 0 the fetches would follow each other without a pause until the delay is over.
+        """
         wait_ms = self._config.replica_fetch_wait_max_ms
         if len(positions) < len(self._states):
             resume_at = min(state.resume_at for key, state in self._states.items() if key not in positions)
-            wait_ms = max(min(wait_ms, int((resume_at - trio.current_time()) * 1000)), 0)
+            wait_ms = max(min(wait_ms, ceil((resume_at - trio.current_time()) * 1000)), 1)
         return wait_ms
 
     def _guard(self, state: _PartitionFetchState, data: Any, work: Callable[[_PartitionFetchState, Any], None]) -> None:
