@@ -17,6 +17,8 @@ from compat_tests.apache_kafka import JavaTools, run_apache_kafka
 from compat_tests.process import run_kbroker
 
 BROKERS = ["kbroker", "apache-kafka"]
+# Modules whose clients are Java programs take about as long as all others together.
+ON_JVM = ("test_spark", "test_streams")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,11 +33,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Assigns all scenarios to one worker, so that each broker starts once; marks those that need Apache Kafka."""
+    """Assigns the scenarios to two workers, so that brokers start seldom; marks those that need Apache Kafka."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("compat"))
+            is_on_jvm = item.path.name.startswith(ON_JVM)
+            item.add_marker(pytest.mark.xdist_group("compat-jvm" if is_on_jvm else "compat"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             if item.callspec.params.get("broker_name") == "apache-kafka":
