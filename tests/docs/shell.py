@@ -90,7 +90,7 @@ class Shell:
                 text=True,
             )
         assert self._serving.stdout is not None
-        ready = self._serving.stdout.readline()
+        ready = next((line for line in self._serving.stdout if line.startswith("kbroker is ready on")), "")
         events = [json.loads(line) for line in errors.read_text().splitlines() if line.startswith("{")]
         assert ready, errors.read_text()
         self._addresses = {BROKER: ready.split()[-1]}

@@ -56,6 +56,17 @@ NOT_RUN = {
     "kbroker configs alter broker 1 --set listener.name.ssl.ssl.keystore.location=/etc/kbroker/broker.pem",
     "kbroker users add alice --profile secured",
     "kbroker users list --profile secured",
+    "kbroker users add admin --zookeeper zk1.example.com:2182/kafka --zookeeper-config server.properties",
+    "pip install '.[tls]'",
+    "kbroker serve --secure",
+    "export KBROKER_COMMAND_CONFIG=kbroker-data/secure/client.properties",
+    "kbroker users add alice",
+    "kbroker acls allow User:alice read,write --topic orders",
+    "kbroker acls allow User:alice read --group 'alice-*'",
+    "openssl rand -hex 32 > metrics.token",
+    "chmod 600 metrics.token",
+    "kbroker serve --metrics-listen 127.0.0.1:9308 --set kbroker.metrics.token.file=metrics.token",
+    'curl -H "Authorization: Bearer $(cat metrics.token)" http://127.0.0.1:9308/metrics',
 }
 
 

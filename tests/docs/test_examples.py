@@ -163,7 +163,8 @@ def test_the_example_serves(call: str, tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     try:
         shell.run(call)
-        shell.run("kbroker cluster describe")
+        login = " --command-config kbroker-data/secure/client.properties" if "--secure" in call else ""
+        shell.run(f"kbroker cluster describe{login}")
         shell.stop_broker()
     finally:
         shell.close()
