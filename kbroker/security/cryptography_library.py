@@ -99,6 +99,9 @@ def new_certificate(
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(is_authority=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    # Clients of Python 3.13 and later refuse certificates that do not name the key of their issuer (RFC 5280).
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = builder.add_extension(issuer_id, critical=False)
     if hosts:
         builder = builder.add_extension(x509.SubjectAlternativeName(list(map(_general_name, hosts))), critical=False)
     return _issue(builder, key, issuer_key)

@@ -119,6 +119,7 @@ async def test_the_reason_of_not_ready_needs_access(nursery: trio.Nursery) -> No
 
 def tls_client(files: TlsFiles, *, with_certificate: bool = False) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=files.ca)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default since Python 3.13
     if with_certificate:
         context.load_cert_chain(files.client)
     return context
