@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from kazoo.client import KazooClient
 
@@ -33,10 +34,24 @@ async def states(cluster: RunningCluster) -> list[str]:
     return sorted(server["state"] for server in described["zookeeper"]["servers"])
 
 
-async def until_created(cluster: RunningCluster, topic: str) -> None:
+def is_created(cluster: RunningCluster, topic: str) -> bool:
+    """Sends one request. Returns False if ZooKeeper did not answer the controller in time."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    futures = admin.create_topics([NewTopic(topic, 3, 3)])
-    await trio.to_thread.run_sync(lambda: futures[topic].result(TIMEOUT_SECONDS))
+    try:
+        admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(TIMEOUT_SECONDS)
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code not in (KafkaError.REQUEST_TIMED_OUT, KafkaError.TOPIC_ALREADY_EXISTS):
+            raise
+        return bool(code == KafkaError.TOPIC_ALREADY_EXISTS)  # an earlier request was served after its time
+    return True
+
+
+async def until_created(cluster: RunningCluster, topic: str) -> None:
+    """Asks again while the brokers have no session with ZooKeeper: they reconnect up to some seconds after a quorum."""
+    with trio.fail_after(TIMEOUT_SECONDS):
+        while not await trio.to_thread.run_sync(is_created, cluster, topic):
+            pass
     await cluster.until_agreed(lambda _c, _b, topics: topic in topics)
 
 
