@@ -87,8 +87,8 @@ class LeaderState:
     def disturb(self, size: int = 0) -> None:
         """Tells quiet followers that the partition has changed: their next fetch must read it.
 
-        With `size`, their delayed fetches are notified. A change that is told to nobody is found half a second later:
-        so often a fetch reads all partitions of its session.
+        With `size`, their delayed fetches are notified. A change without this call is found half a second later: so
+        often a fetch reads all partitions of its session.
         """
         if self.quiet_followers:
             quiet, self.quiet_followers = self.quiet_followers, {}

@@ -39,7 +39,7 @@ NOT_SECURED: Final = ZooKeeperSecurity()
 
 
 def zookeeper_security(config: ZooKeeperConfig) -> ZooKeeperSecurity:
-    """Loads keys and the login. Raises UserError if they cannot be used, or if nodes would be protected for nobody."""
+    """Loads keys and the login. Raises UserError if they cannot be used, or if set.acl has no identity."""
     path = config.kbroker_zookeeper_jaas_file
     has_certificate = config.zookeeper_ssl_client_enable and bool(config.zookeeper_ssl_keystore_location)
     if config.zookeeper_set_acl and not path and not has_certificate:
