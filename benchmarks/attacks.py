@@ -1,4 +1,4 @@
-"""Attacks by hostile clients on a broker. Each attack has a preparation and an onslaught; only the onslaught is measured.
+"""Attacks by hostile clients on a broker. Each has a preparation and an onslaught; only the onslaught is measured.
 
 A new attack is one entry in `ATTACKS`. An attack may end with an error response or a closed connection: the broker
 decides how it defends itself.
