@@ -11,7 +11,7 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ import trio
 from benchmarks.broker_process import Broker, running_kbroker
 from benchmarks.load import Payload, produce
 from benchmarks.results import Measure, Results
-from benchmarks.rounds import failure_of, log_progress
+from benchmarks.rounds import run_measures
 from benchmarks.topics import WrongAnswer, create_topic, verify
 from benchmarks.wire import make_payload
 from kbroker.clock import SystemClock
@@ -81,20 +81,12 @@ QUICK = Sizes(entries=100, loaded=500, decisions=2_000, pairs=1, requests=1_000)
 
 def run_acls(results: Results, *, only: str, rounds: int, quick: bool) -> None:
     sizes = QUICK if quick else FULL
-    for name, work in (
+    works = (
         ("ACLs: decision", measure_decision),
         ("ACLs: produce", measure_produce),
         ("ACLs: loading", measure_loading),
-    ):
-        if only in name:
-            log_progress(f"{name} …")
-            failure = failure_of(partial(_collect, work(sizes, rounds), results))
-            if failure is not None:
-                results.measures.append(Measure(name, None, "", failure=failure))
-
-
-def _collect(measures: Iterable[Measure], results: Results) -> None:
-    results.measures.extend(measures)
+    )
+    run_measures([(name, partial(work, sizes, rounds)) for name, work in works], results, only=only)
 
 
 def entries_of_topics(topics: int, each: int = 1) -> dict[ResourcePattern, frozenset[AclEntry]]:

@@ -6,14 +6,16 @@ import struct
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from benchmarks.broker_process import StopFailed
 from benchmarks.figures import Figures, median_figures
+from benchmarks.results import Measure, Results
 from benchmarks.topics import WrongAnswer
 from compat_tests.process import StartFailed
 
-__all__ = ["failure_of", "log_progress", "run_in_turn"]
+__all__ = ["failure_of", "log_progress", "run_in_turn", "run_measures"]
 
 # Errors caused by a broker that responds wrongly, closes the connection or does not respond.
 BROKER_ERRORS = (
@@ -51,6 +53,24 @@ def failure_of(work: Callable[[], object]) -> str | None:
     except BROKER_ERRORS as problem:
         return _traceback(problem)
     return None
+
+
+def run_measures(
+    works: Iterable[tuple[str, Callable[[], Iterable[Measure]]]], results: Results, *, only: str, prefix: str = ""
+) -> None:
+    """Runs the works whose name contains `only`. A failed work is reported, and keeps its earlier measures."""
+    for name, work in works:
+        if only in name:
+            log_progress(f"{prefix}{name} …")
+            failure = failure_of(partial(_collect, work, results))
+            if failure is not None:
+                results.measures.append(Measure(f"{prefix}{name}", None, "", failure=failure))
+
+
+def _collect(work: Callable[[], Iterable[Measure]], results: Results) -> None:
+    # One by one: if a later measure fails, the earlier ones are kept.
+    for measure in work():
+        results.measures.append(measure)
 
 
 def log_progress(text: str) -> None:

@@ -25,7 +25,7 @@ from benchmarks.figures import percentile_ms
 from benchmarks.load import Payload, produce, produce_at_rate, read_from_beginning
 from benchmarks.open_files import allow_open_files
 from benchmarks.results import Measure, Results
-from benchmarks.rounds import failure_of, log_progress
+from benchmarks.rounds import run_measures
 from benchmarks.topics import Topic, create_topic, verify
 from benchmarks.wire import make_payload
 
@@ -56,23 +56,13 @@ QUICK = Sizes(partitions=500, connections=100, requests=1_000, requests_s=1_000,
 
 def run_scale(results: Results, *, only: str, rounds: int, quick: bool) -> None:
     sizes = QUICK if quick else FULL
-    for name, work in (
+    works = (
         ("start", measure_start),
         ("partitions", measure_partitions),
         ("connections", measure_connections),
         ("cold reads", measure_cold_reads),
-    ):
-        if only in name:
-            log_progress(f"scale: {name} …")
-            failure = failure_of(partial(_collect, work(sizes, rounds), results))
-            if failure is not None:
-                results.measures.append(Measure(f"scale: {name}", None, "", failure=failure))
-
-
-def _collect(measures: Iterable[Measure], results: Results) -> None:
-    # One by one: if a later measure fails, the earlier ones are kept.
-    for measure in measures:
-        results.measures.append(measure)
+    )
+    run_measures([(name, partial(work, sizes, rounds)) for name, work in works], results, only=only, prefix="scale: ")
 
 
 def measure_start(_: Sizes, rounds: int) -> Iterator[Measure]:
