@@ -12,6 +12,7 @@ from tools import configuration, metrics
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FILE = re.compile(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`")
 METRIC = re.compile(r"\b(?:kafka|kbroker|process)_[a-z_]+\b")
 
 
@@ -47,6 +48,14 @@ def test_links_point_to_pages_and_headings(page: str) -> None:
 def test_the_readme_names_every_page() -> None:
     pages = {page for page in page_names() if page.startswith("docs/") and "/adr/" not in page}
     assert pages - set(LINK.findall(text_of("README.md"))) == set()
+
+
+def test_the_page_of_the_architecture_names_files_and_folders_that_exist() -> None:
+    paths = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "kbroker").rglob("*")]
+    paths += [f"/{path.relative_to(ROOT)}" for path in (ROOT / "tests").rglob("*")]
+    named = {name.rstrip("/") for name in FILE.findall(text_of("docs/ARCHITECTURE.md"))} - {"setup.py"}
+    assert len(named) > 50
+    assert {name for name in named if not any(path.endswith(f"/{name}") for path in paths)} == set()
 
 
 def test_alerts_name_metrics_that_exist() -> None:
