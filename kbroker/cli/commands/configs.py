@@ -13,8 +13,8 @@ from kbroker.cli.output import print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
 
 if TYPE_CHECKING:
-    from kbroker.client.admin import DescribedConfig
     from kbroker.client.cluster import Cluster
+    from kbroker.client.configs import DescribedConfig
     from kbroker.config.resources import ConfigResourceType
 
 __all__ = ["command"]
@@ -68,7 +68,7 @@ def describe(
     """
 
     async def call(cluster: Cluster) -> list[DescribedConfig]:
-        from kbroker.client.admin import describe_configs
+        from kbroker.client.configs import describe_configs
 
         resource_type, resource_name = await _resource(cluster, kind, name)
         return await describe_configs(
@@ -180,7 +180,7 @@ def alter(
         raise click.UsageError("Nothing to change. Use --set, --delete, --append or --subtract.")
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.admin import ConfigChange, alter_configs
+        from kbroker.client.configs import ConfigChange, alter_configs
         from kbroker.config.resources import ConfigOperation
 
         changes = [

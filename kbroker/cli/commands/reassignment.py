@@ -188,7 +188,7 @@ def replicas(
 
 
 async def _min_insync_replicas(cluster: Cluster, topic: str) -> int:
-    from kbroker.client.admin import describe_configs
+    from kbroker.client.configs import describe_configs
     from kbroker.config.resources import ConfigResourceType
 
     found = await describe_configs(cluster, ConfigResourceType.TOPIC, topic, keys=["min.insync.replicas"])
