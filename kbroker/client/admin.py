@@ -23,6 +23,7 @@ __all__ = [
     "create_topic",
     "delete_topic",
     "describe_configs",
+    "min_insync_replicas",
     "send_to_controller",
     "topic_overrides",
 ]
@@ -209,6 +210,11 @@ async def topic_overrides(cluster: Cluster, name: str) -> dict[str, str | None]:
     except NotServed:
         return {}
     return {entry.name: entry.value for entry in entries if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+
+async def min_insync_replicas(cluster: Cluster, topic: str) -> int:
+    found = await describe_configs(cluster, ConfigResourceType.TOPIC, topic, keys=["min.insync.replicas"])
+    return int(found[0].value or 1) if found else 1
 
 
 async def alter_configs(
