@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kbroker.cli.command import Command, walk_commands
-from kbroker.cli.kafka_scripts import SCRIPTS
+from kbroker.cli.kafka_scripts import NOTES, SCRIPTS
 from kbroker.cli.main import kbroker
 
 __all__ = ["PAGE", "page"]
@@ -66,10 +66,15 @@ def page() -> str:
 
 def _scripts() -> str:
     rows = (
-        f"| `{script}` | {job} | {_NOT_YET if command is None else _codes(command)} |"
+        f"| `{script}` | {job} | {_note(script) if command is None else _codes(command)} |"
         for script, job, command in SCRIPTS
     )
     return "\n".join(["| script | job | command |", "|--|--|--|", *rows]) + "\n"
+
+
+def _note(scripts: str) -> str:
+    note = NOTES.get(scripts.split()[0].rstrip(","))
+    return _NOT_YET if note is None else note[0].lower() + note[1:]
 
 
 def _codes(commands: str) -> str:

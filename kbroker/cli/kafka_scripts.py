@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["SCRIPTS", "commands_for", "script_names"]
+__all__ = ["NOTES", "SCRIPTS", "commands_for", "note_for", "script_names"]
 
 _MANY: Final = 3
 
 SCRIPTS: Final = (
     ("kafka-server-start", "run a broker", "kbroker serve --config server.properties"),
+    ("kafka-server-stop", "stop a broker", None),
     ("kafka-topics --create", "create a topic", "kbroker topics create NAME"),
     ("kafka-topics --list", "list topics", "kbroker topics list"),
     ("kafka-topics --describe", "partitions, leaders, replicas, configs", "kbroker topics describe [NAME]..."),
@@ -19,6 +20,16 @@ SCRIPTS: Final = (
         "kbroker topics list --under-replicated",
     ),
     ("kafka-topics --describe --unavailable-partitions", "leaders missing", "kbroker topics list --unavailable"),
+    (
+        "kafka-topics --describe --under-min-isr-partitions",
+        "too few replicas in sync",
+        "kbroker topics list --under-min-isr",
+    ),
+    (
+        "kafka-topics --describe --at-min-isr-partitions",
+        "no more replicas in sync than needed",
+        "kbroker topics list --at-min-isr",
+    ),
     ("kafka-topics --alter", "add partitions", "kbroker topics alter NAME --partitions N"),
     ("kafka-topics --delete", "delete topics", "kbroker topics delete NAME..."),
     ("kafka-configs --describe", "show configs", "kbroker configs describe KIND NAME"),
@@ -58,8 +69,10 @@ SCRIPTS: Final = (
         "kbroker transactions abort TRANSACTIONAL_ID",
     ),
     ("kafka-dump-log", "contents of partition files", "kbroker dump-log FILE..."),
+    ("kafka-replica-verification", "compare replicas: for each, then diff", "kbroker dump-log DIRECTORY --json"),
     ("kafka-producer-perf-test", "measure producing", "kbroker perf produce TOPIC"),
     ("kafka-consumer-perf-test", "measure consuming", "kbroker perf consume TOPIC"),
+    ("kafka-e2e-latency", "measure from adding to reading", "kbroker perf latency TOPIC"),
     ("kafka-features describe", "feature levels", "kbroker cluster describe --features"),
     ("kafka-broker-api-versions", "APIs of the broker", "kbroker cluster describe --apis"),
     ("kafka-cluster cluster-id, list-endpoints", "cluster id and brokers", "kbroker cluster describe"),
@@ -75,13 +88,31 @@ SCRIPTS: Final = (
     ("kafka-reassign-partitions", "spread replicas over brokers", "kbroker cluster balance"),
     ("kafka-reassign-partitions", "empty a broker, or replace it", "kbroker cluster drain|replace"),
     ("kafka-reassign-partitions", "change the number of replicas", "kbroker topics replicas TOPIC N"),
-    ("kafka-reassign-partitions --list", "moves under way", "kbroker cluster balance"),
+    ("kafka-reassign-partitions --execute", "replicas from a JSON file", "kbroker cluster reassign FILE"),
+    ("kafka-reassign-partitions --list, --verify", "moves under way", "kbroker cluster moves"),
     ("kafka-reassign-partitions --cancel", "cancel moves", "kbroker cluster balance --cancel"),
     ("kafka-jmx", "metrics", "kbroker serve --metrics-listen HOST:PORT"),
     ("kafka-share-groups, kafka-streams-groups, kafka-console-share-consumer", "share and streams groups", None),
-    ("kafka-storage, kafka-metadata-quorum, kafka-metadata-shell", "KRaft metadata", None),
+    ("kafka-share-consumer-perf-test, kafka-verifiable-share-consumer", "share groups", None),
+    ("kafka-storage format --add-scram", "the first users", "kbroker users add USER --data-dir DIRECTORY"),
+    ("kafka-storage format", "prepare a data directory", None),
+    ("kafka-metadata-quorum, kafka-metadata-shell", "KRaft metadata", None),
+    ("zookeeper-security-migration", "protect existing nodes", None),
+    ("zookeeper-server-start, zookeeper-server-stop, zookeeper-shell", "run and inspect ZooKeeper", None),
+    ("connect-distributed, connect-standalone, connect-plugin-path", "Kafka Connect", None),
+    ("kafka-verifiable-producer, kafka-verifiable-consumer, trogdor, kafka-run-class", "tests of Kafka itself", None),
 )
-"""Script of Apache Kafka, its job, and the command of kbroker. None: kbroker's broker does not have the feature."""
+"""Script of Apache Kafka, its job, and the command of kbroker. None: there is no command, and `NOTES` may say why."""
+
+NOTES: Final = {
+    "kafka-server-stop": "Press Ctrl-C, or send SIGTERM to the process of the broker: systemctl stop kbroker",
+    "kafka-storage": "Not needed: the first start of a broker prepares an empty data directory",
+    "zookeeper-security-migration": "Use Kafka's script: it protects the nodes of kbroker too",
+    "zookeeper-server-start": "Use the scripts of ZooKeeper",
+    "connect-distributed": "Use Kafka Connect: it works with kbroker as it is",
+    "kafka-verifiable-producer": "Use Kafka's scripts: they are clients, and work with kbroker too",
+}
+"""First script of a row without a command -> what to do instead."""
 
 
 def commands_for(script: str) -> list[str]:
@@ -104,6 +135,13 @@ def commands_for(script: str) -> list[str]:
     ]
 
 
+def note_for(script: str) -> str | None:
+    """Returns what to do in place of a script without a command; None if nothing is known. It may end in `.sh`."""
+    wanted = script.removesuffix(".sh")
+    rows = (_names(scripts) for scripts, _, commands in SCRIPTS if commands is None)
+    return next((NOTES.get(names[0]) for names in rows if wanted in names), None)
+
+
 def script_names() -> list[str]:
     """Returns the names of the scripts that have a command, in alphabetical order."""
     return sorted({name for scripts, _, commands in SCRIPTS if commands is not None for name in _names(scripts)})
@@ -111,7 +149,7 @@ def script_names() -> list[str]:
 
 def _names(scripts: str) -> list[str]:
     """Returns the scripts of a row: several, or one with its options."""
-    return [part.split()[0] for part in scripts.split(", ") if part.startswith(("kafka-", "connect-"))]
+    return [part.split()[0] for part in scripts.split(", ") if not part.startswith("--")]
 
 
 def _command(call: str, *, with_option: bool) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from kbroker.cli.command import profile_option
-from kbroker.cli.commands.version import installed_version
+from kbroker.cli.commands.version import version_line
 from kbroker.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,12 +70,9 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds a command by its name. The error for the name of a Kafka script says which command does its job."""
-        if args[0] not in COMMANDS:
-            from kbroker.cli.kafka_scripts import commands_for
-
-            if commands := [f"kbroker {command}" for command in commands_for(args[0])]:
-                ctx.fail(f"{args[0]} is a script of Apache Kafka. Use: {', '.join(commands)}")
+        """Finds a command by its name. The error for another name says which command may be meant."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(_advice_for(args[0]))
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -108,9 +105,23 @@ class _Commands(click.Group):
             formatter.write_dl([(name, ", ".join(commands_for(name))) for name in script_names()])
 
 
+def _advice_for(name: str) -> str:
+    """Returns the error for a name that is no command: the commands for a Kafka script, or commands like it."""
+    from difflib import get_close_matches
+
+    from kbroker.cli.kafka_scripts import commands_for, note_for
+
+    if commands := [f"kbroker {command}" for command in commands_for(name)]:
+        return f"{name} is a script of Apache Kafka. Use: {', '.join(commands)}"
+    if (note := note_for(name)) is not None:
+        return f"{name} is a script of Apache Kafka. {note}"
+    similar = get_close_matches(name, COMMANDS)
+    return f"No such command '{name}'." + (f" Did you mean '{similar[0]}'?" if similar else "")
+
+
 def _print_version(ctx: click.Context, _option: click.Parameter, is_requested: bool) -> None:
     if is_requested:
-        click.echo(f"kbroker {installed_version()}")
+        click.echo(version_line())
         ctx.exit()
 
 

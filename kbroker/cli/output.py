@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +23,7 @@ __all__ = [
     "escape_control_characters",
     "format_bytes",
     "is_terminal",
+    "output_has_reader",
     "pluralize",
     "print_json",
     "print_json_line",
@@ -42,6 +44,17 @@ def escape_control_characters(text: str) -> str:
 
 def is_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def output_has_reader() -> bool:
+    """Whether stdout can be written: False if it is a pipe whose reader has ended."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return True  # not a file
+    watched = select.poll()
+    watched.register(descriptor, 0)  # errors only
+    return not watched.poll(0)
 
 
 def print_json(value: object) -> None:

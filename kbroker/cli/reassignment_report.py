@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kbroker.client.reassignment.execution import RunProgress
     from kbroker.client.reassignment.layout import BrokerLoad, PartitionMove, ReassignmentPlan
 
-__all__ = ["ProgressLine", "print_moves", "print_plan", "print_plan_json", "progress_text"]
+__all__ = ["ProgressLine", "print_moves", "print_moves_json", "print_plan", "print_plan_json", "progress_text"]
 
 MAX_SHOWN_MOVES: Final = 30
 SECONDS_BETWEEN_LINES: Final = 10.0
@@ -86,16 +86,7 @@ def print_plan_json(plan: ReassignmentPlan, racks: Mapping[int, str | None]) -> 
 
     print_json(
         {
-            "moves": [
-                {
-                    "topic": move.topic,
-                    "partition": move.partition,
-                    "replicas": move.before,
-                    "new_replicas": move.after,
-                    "copied_bytes": move.copied_bytes,
-                }
-                for move in plan.moves
-            ],
+            "moves": list(map(_move_fields, plan.moves)),
             "copied_replicas": plan.added_replicas,
             "copied_bytes": plan.copied_bytes,
             "brokers": [
@@ -109,6 +100,20 @@ def print_plan_json(plan: ReassignmentPlan, racks: Mapping[int, str | None]) -> 
             ],
         }
     )
+
+
+def print_moves_json(moves: Sequence[PartitionMove]) -> None:
+    print_json(list(map(_move_fields, moves)))
+
+
+def _move_fields(move: PartitionMove) -> dict[str, Any]:
+    return {
+        "topic": move.topic,
+        "partition": move.partition,
+        "replicas": move.before,
+        "new_replicas": move.after,
+        "copied_bytes": move.copied_bytes,
+    }
 
 
 class ProgressLine:

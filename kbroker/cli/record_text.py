@@ -30,6 +30,9 @@ __all__ = [
     "unescape",
 ]
 
+_JSON_FIELDS: Final = dict.fromkeys(("key", "value", "headers", "partition", "timestamp", "topic", "offset"))
+"""In the order of the error message. Topic and offset, which `consume --json` writes, are ignored."""
+
 _Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -67,6 +70,9 @@ def parse_json_line(text: bytes) -> InputRecord:
         raise InvalidLine(f"invalid JSON: {problem}") from None
     if not isinstance(fields, dict):
         raise InvalidLine('not a JSON object (expected for example {"key": "a", "value": "b"})')
+    if unknown := fields.keys() - _JSON_FIELDS:
+        names = ", ".join(f"'{name}'" for name in sorted(unknown))
+        raise InvalidLine(f"unknown field {names}; fields are {', '.join(_JSON_FIELDS)}")
     return InputRecord(
         _bytes_from_json(fields.get("key"), "key"),
         _bytes_from_json(fields.get("value"), "value"),

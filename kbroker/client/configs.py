@@ -13,7 +13,14 @@ from kbroker.config.resources import ConfigOperation, ConfigResourceType
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api
 
-__all__ = ["ConfigChange", "DescribedConfig", "alter_configs", "describe_configs", "topic_overrides"]
+__all__ = [
+    "ConfigChange",
+    "DescribedConfig",
+    "alter_configs",
+    "describe_configs",
+    "min_insync_replicas",
+    "topic_overrides",
+]
 
 DESCRIBE_CONFIGS: Final = api(32)
 INCREMENTAL_ALTER_CONFIGS: Final = api(44)
@@ -91,6 +98,11 @@ async def topic_overrides(cluster: Cluster, name: str) -> dict[str, str | None]:
     except NotServed:
         return {}
     return {entry.name: entry.value for entry in entries if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+
+async def min_insync_replicas(cluster: Cluster, topic: str) -> int:
+    found = await describe_configs(cluster, ConfigResourceType.TOPIC, topic, keys=["min.insync.replicas"])
+    return int(found[0].value or 1) if found else 1
 
 
 async def alter_configs(

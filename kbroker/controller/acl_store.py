@@ -201,32 +201,55 @@ class AclStore:
     async def remove(self, filters: Sequence[AclFilter]) -> list[list[RemovedAcl]]:
         """Removes the entries that match. Returns them for each filter; the first filter that matches gets an entry."""
         removed: list[list[RemovedAcl]] = [[] for _ in filters]
+        numbers: dict[AclFilter, int] = {}
+        for number, one in enumerate(filters):
+            numbers.setdefault(one, number)
         time_slice = TimeSlice(self._clock)
         for pattern in self.index.patterns():
             await time_slice.checkpoint_if_over()
-            matching = {number: one for number, one in enumerate(filters) if one.matches_pattern(pattern)}
+            matching = []
+            for one in numbers:
+                if one.matches_pattern(pattern):
+                    matching.append(one)
+                await time_slice.checkpoint_if_over()
             if matching:
-                await self._remove_from(pattern, matching, removed)
+                for one, outcomes in (await self._remove_from(pattern, matching, time_slice)).items():
+                    removed[numbers[one]] += outcomes
         return removed
 
     async def _remove_from(
-        self, pattern: ResourcePattern, filters: dict[int, AclFilter], removed: list[list[RemovedAcl]]
-    ) -> None:
-        found: dict[AclEntry, int] = {}
+        self, pattern: ResourcePattern, filters: Sequence[AclFilter], time_slice: TimeSlice
+    ) -> dict[AclFilter, list[RemovedAcl]]:
+        """Removes the entries of one pattern. Returns them by the first of the filters that matches.
+
+        What matches the known entries is found in slices: an entry times a filter may be many.
+        """
+        first: dict[AclEntry, AclFilter | None] = {}
+        for entry in self.index.entries(pattern):
+            for one in filters:
+                await time_slice.checkpoint_if_over()
+                if one.matches_entry(entry):
+                    first[entry] = one
+                    break
+            else:
+                first[entry] = None
+        if not any(first.values()):
+            return {}
+        found: dict[AclEntry, AclFilter] = {}
 
         def without_matching(entries: _Entries) -> Iterable[AclEntry]:
             found.clear()
             for entry in entries:
-                number = next((number for number, one in filters.items() if one.matches_entry(entry)), None)
-                if number is not None:
-                    found[entry] = number
+                one = first[entry] if entry in first else _first_match(filters, entry)
+                if one is not None:
+                    found[entry] = one
             return entries.difference(found)
 
-        if without_matching(self.index.entries(pattern)) == self.index.entries(pattern):
-            return
         refusal = await self._update(pattern, without_matching)
-        for entry, number in found.items():
-            removed[number].append((AclBinding(pattern, entry), refusal))
+        removed: dict[AclFilter, list[RemovedAcl]] = {}
+        for entry, one in found.items():
+            removed.setdefault(one, []).append((AclBinding(pattern, entry), refusal))
+        return removed
 
     async def _update(
         self, pattern: ResourcePattern, change: Callable[[_Entries], Iterable[AclEntry]]
@@ -287,6 +310,10 @@ def _without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _first_match(filters: Iterable[AclFilter], entry: AclEntry) -> AclFilter | None:
+    return next((one for one in filters if one.matches_entry(entry)), None)
 
 
 def _entries_of(pattern: ResourcePattern, node: Node | None) -> _Entries:

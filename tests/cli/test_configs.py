@@ -98,3 +98,18 @@ async def test_a_terminal_gets_colour_unless_it_asks_for_none(call: Call, broker
     os.close(ours)
     assert "orders" in shown
     assert ("\x1b[1;36m" in shown) == (not no_color)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("configs", "describe", "topic", "orders", "retention"),
+        ("configs", "alter", "topic", "orders", "--delete", "retention"),
+        ("topics", "alter", "orders", "--delete-config", "retention"),
+    ],
+)
+async def test_the_name_of_no_config_is_one_line(call: Call, arguments: tuple[str, ...]) -> None:
+    await call("topics", "create", "orders")
+    code, out, err = await call(*arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("kbroker: Unknown topic config name: retention. Run 'kbroker configs describe topic orders")

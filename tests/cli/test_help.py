@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from kbroker.cli.command import Command, walk_commands
-from kbroker.cli.kafka_scripts import SCRIPTS, commands_for, script_names
+from kbroker.cli.kafka_scripts import SCRIPTS, commands_for, note_for, script_names
 from kbroker.cli.main import COMMANDS, kbroker, main
 from tools.cli_docs import PAGE, page
 
@@ -50,7 +50,7 @@ def test_every_example_is_a_call_that_parses(
     monkeypatch.chdir(tmp_path)
     segment = tmp_path / "kbroker-data" / "orders-0" / "00000000000000000000.log"
     segment.parent.mkdir(parents=True)
-    named = map(Path, ("orders.txt", "billing.csv", "server.properties", "metadata.json", "offsets.json"))
+    named = map(Path, ("orders.txt", "billing.csv", "server.properties", "metadata.json", "offsets.json", "plan.json"))
     for file in (segment, segment.with_suffix(".timeindex"), *named):
         file.touch()
     calls = calls_in(line)
@@ -158,7 +158,8 @@ def test_commands_of_one_group_are_joined() -> None:
     ]
     assert commands_for("kafka-features") == ["cluster describe --features"]
     assert commands_for("kafka-server-start") == ["serve --config"]
-    assert commands_for("kafka-storage") == []
+    assert commands_for("kafka-storage") == ["users add"]
+    assert commands_for("kafka-metadata-quorum") == []
 
 
 def test_the_help_of_a_group_shows_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,26 +168,85 @@ def test_the_help_of_a_group_shows_whole_sentences(capsys: pytest.CaptureFixture
     assert "Copy the records of a topic up to its current end, with keys, headers and timestamps." in help_text
 
 
+# bin/ of Apache Kafka 3.9 and 4.1.
+KAFKA_SCRIPTS = (
+    "connect-distributed",
+    "connect-mirror-maker",
+    "connect-plugin-path",
+    "connect-standalone",
+    "kafka-acls",
+    "kafka-broker-api-versions",
+    "kafka-client-metrics",
+    "kafka-cluster",
+    "kafka-configs",
+    "kafka-console-consumer",
+    "kafka-console-producer",
+    "kafka-console-share-consumer",
+    "kafka-consumer-groups",
+    "kafka-consumer-perf-test",
+    "kafka-delegation-tokens",
+    "kafka-delete-records",
+    "kafka-dump-log",
+    "kafka-e2e-latency",
+    "kafka-features",
+    "kafka-get-offsets",
+    "kafka-groups",
+    "kafka-jmx",
+    "kafka-leader-election",
+    "kafka-log-dirs",
+    "kafka-metadata-quorum",
+    "kafka-metadata-shell",
+    "kafka-producer-perf-test",
+    "kafka-reassign-partitions",
+    "kafka-replica-verification",
+    "kafka-run-class",
+    "kafka-server-start",
+    "kafka-server-stop",
+    "kafka-share-consumer-perf-test",
+    "kafka-share-groups",
+    "kafka-storage",
+    "kafka-streams-application-reset",
+    "kafka-streams-groups",
+    "kafka-topics",
+    "kafka-transactions",
+    "kafka-verifiable-consumer",
+    "kafka-verifiable-producer",
+    "kafka-verifiable-share-consumer",
+    "trogdor",
+    "zookeeper-security-migration",
+    "zookeeper-server-start",
+    "zookeeper-server-stop",
+    "zookeeper-shell",
+)
+
+
+@pytest.mark.parametrize("script", KAFKA_SCRIPTS)
+def test_each_of_kafkas_scripts_has_a_command_or_says_what_to_do_instead(script: str) -> None:
+    is_unsupported = "share" in script or script in (
+        "kafka-streams-groups",
+        "kafka-metadata-quorum",
+        "kafka-metadata-shell",
+        "kafka-delegation-tokens",
+    )
+    assert commands_for(script) or note_for(script) or is_unsupported
+    assert f"`{script}" in page() or f", {script}" in page()
+
+
 @pytest.mark.parametrize(
-    "script",
+    ("name", "advice"),
     [
-        "topics",
-        "configs",
-        "consumer-groups",
-        "console-producer",
-        "console-consumer",
-        "delete-records",
-        "leader-election",
-        "log-dirs",
-        "transactions",
-        "get-offsets",
-        "dump-log",
-        "producer-perf-test",
-        "consumer-perf-test",
-        "features",
-        "broker-api-versions",
-        "cluster",
+        ("topic", "No such command 'topic'. Did you mean 'topics'? Try 'kbroker --help' for help."),
+        ("xyz", "No such command 'xyz'. Try 'kbroker --help' for help."),
+        (
+            "kafka-server-stop.sh",
+            (
+                "kafka-server-stop.sh is a script of Apache Kafka. Press Ctrl-C, or send SIGTERM to the process of the "
+                "broker: systemctl stop kbroker. Try 'kbroker --help' for help."
+            ),
+        ),
     ],
 )
-def test_each_of_kafkas_scripts_is_in_the_table(script: str) -> None:
-    assert any(row[0].split()[0] == f"kafka-{script}" and row[2] is not None for row in SCRIPTS)
+def test_a_name_that_is_no_command_gets_advice(name: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name])
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"kbroker: {advice}\n")

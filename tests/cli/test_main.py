@@ -9,6 +9,7 @@ from importlib import metadata
 
 import pytest
 
+from kbroker.cli.commands import version
 from kbroker.cli.main import COMMANDS, main
 from kbroker.errors import UserError
 
@@ -47,7 +48,9 @@ def test_every_command_has_the_help_of_the_command_list(run: Run, name: str) -> 
 
 def test_version_is_the_installed_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: {"kbroker": "1.2.3"}[name])
-    assert run("--version") == run("version") == (0, "kbroker 1.2.3\n", "")
+    for compiled, shown in ((True, "compiled"), (False, "not compiled")):
+        monkeypatch.setattr(version, "is_compiled", lambda compiled=compiled: compiled)
+        assert run("--version") == run("version") == (0, f"kbroker 1.2.3 ({shown})\n", "")
 
 
 def test_sources_that_are_not_installed_say_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,17 @@ async def test_the_result_is_a_sentence_and_a_table(call: Call) -> None:
     assert (await call("perf", "consume", "t")).out.startswith("Read 20 records, 2.0 KiB, in ")
 
 
+async def test_the_time_from_adding_to_reading_is_measured(call: Call) -> None:
+    await call("topics", "create", "t", "--partitions", "3")
+    await call("produce", "t", stdin=b"before\n")
+    code, out, err = await call("perf", "latency", "t", "--records", "20", "--size", "10", "--json")
+    assert (code, err) == (0, "")
+    measured = json.loads(out)
+    assert (measured["records"], measured["bytes"]) == (20, 200)
+    assert 0 < measured["latency_ms"]["p50"] <= measured["latency_ms"]["max"]
+    assert (await call("perf", "latency", "t", "--records", "2")).out.startswith("Passed 2 records, 200 B, in ")
+
+
 async def test_an_empty_topic_is_read_at_once(call: Call) -> None:
     await call("topics", "create", "empty")
     assert json.loads((await call("perf", "consume", "empty", "--json")).out)["records"] == 0

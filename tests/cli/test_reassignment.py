@@ -1,8 +1,9 @@
-"""`kbroker cluster balance`, `drain`, `replace` and `kbroker topics replicas` against a single broker."""
+"""`kbroker cluster balance`, `drain`, `replace`, `reassign` and `kbroker topics replicas` against a single broker."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,8 @@ async def test_a_balanced_cluster_has_nothing_to_move(call: Call) -> None:
     assert [(broker["broker"], broker["after"]["replicas"]) for broker in plan["brokers"]] == [(1, 3)]
     assert await call("cluster", "balance", "--cancel") == (0, "No partition is moving.\n", "")
     assert await call("topics", "replicas", "orders", "1") == (0, "Nothing to move.\n", "")
+    assert await call("cluster", "moves") == (0, "No partition is moving.\n", "")
+    assert await call("cluster", "moves", "--json") == (0, "[]\n", "")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,46 @@ async def test_bad_input_is_one_line(call: Call, arguments: tuple[str, ...], pro
     code, out, err = await call(*arguments, "--yes")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"kbroker: {problem}")
+
+
+def entry(topic: object = "orders", partition: object = 0, replicas: object = (1,), **fields: object) -> str:
+    return json.dumps({"partitions": [{"topic": topic, "partition": partition, "replicas": replicas, **fields}]})
+
+
+async def test_replicas_of_a_file_that_are_so_already_do_not_move(call: Call, tmp_path: Path) -> None:
+    await call("topics", "create", "orders")
+    plan, saved = tmp_path / "plan.json", tmp_path / "saved.json"
+    plan.write_text(entry(log_dirs=["any"]))
+    assert await call("cluster", "reassign", str(plan), "--save", str(saved)) == (0, "Nothing to move.\n", "")
+    assert json.loads(saved.read_text()) == {"version": 1, "partitions": []}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "FILE must contain"),
+        ("{}", "FILE must contain"),
+        ('{"partitions": [1]}', "FILE must contain"),
+        ('{"partitions": []}', "FILE has no partitions"),
+        (entry(topic=1), "FILE must contain"),
+        (entry(partition="0"), "FILE must contain"),
+        (entry(replicas=["1"]), "FILE must contain"),
+        (entry(replicas=[]), "FILE must contain"),
+        (entry(replicas=[1, 1]), "FILE must contain"),
+        (entry(log_dirs=["/disk2"]), "FILE must contain"),
+        (json.dumps({"partitions": json.loads(entry())["partitions"] * 2}), "FILE has a partition twice"),
+        (entry(partition=7), "Partition orders-7 does not exist"),
+        (entry(topic="nope"), "Partition nope-0 does not exist"),
+        (entry(replicas=[2]), "Broker 2 does not exist"),
+    ],
+)
+async def test_a_bad_file_is_one_line(call: Call, tmp_path: Path, content: str, problem: str) -> None:
+    await call("topics", "create", "orders")
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    code, out, err = await call("cluster", "reassign", str(path), "--yes")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.replace(str(path), "FILE").startswith(f"kbroker: {problem}")
 
 
 async def test_fewer_replicas_than_producers_need_are_refused(call: Call) -> None:

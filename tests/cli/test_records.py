@@ -66,7 +66,9 @@ async def test_an_invalid_line_is_reported_by_number_and_lines_before_it_are_wri
     assert (await call("consume", "t")).out == "1\n2\n"
 
 
-@pytest.mark.parametrize("line", ["[]", "{", '{"partition": "x"}', '{"value": {"base64": "?"}}', '{"headers": 1}'])
+@pytest.mark.parametrize(
+    "line", ["[]", "{", '{"vallue": 1}', '{"partition": "x"}', '{"value": {"base64": "?"}}', '{"headers": 1}']
+)
 async def test_json_that_is_not_a_record_is_one_line(call: Call, line: str) -> None:
     code, _, err = await call("produce", "t", "--format", "json", stdin=line.encode())
     assert (code, err.count("\n")) == (1, 1)
@@ -179,6 +181,15 @@ async def test_a_closed_pipe_ends_consume_without_an_error(broker: RunningBroker
     consume = f"{sys.executable} -m kbroker consume t --bootstrap {broker.host}:{broker.port} | head -c 10"
     result = await trio.run_process(["sh", "-c", consume], capture_stdout=True, capture_stderr=True)
     assert (result.stdout, result.stderr) == (b"x" * 10, b"")
+
+
+async def test_following_ends_when_its_reader_has_ended(broker: RunningBroker, call: Call) -> None:
+    """Also if no record comes any more, whose write would fail."""
+    await call("produce", "t", stdin=b"line\n")
+    consume = f"{sys.executable} -m kbroker consume t --follow -b {broker.host}:{broker.port} | head -n 1"
+    with trio.fail_after(60):
+        result = await trio.run_process(["sh", "-c", consume], capture_stdout=True, capture_stderr=True)
+    assert (result.stdout, result.stderr) == (b"line\n", b"")
 
 
 async def test_a_command_whose_reader_has_ended_has_the_exit_code_of_a_broken_pipe(

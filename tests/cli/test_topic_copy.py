@@ -83,3 +83,12 @@ async def test_a_topic_is_copied_to_another_cluster(call: Call, tmp_path: Path, 
 async def test_a_usage_error_is_one_line(call: Call, arguments: tuple[str, ...]) -> None:
     code, out, err = await call("topics", "copy", *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+async def test_a_target_that_cannot_be_reached_is_named(call: Call) -> None:
+    await call("topics", "create", "orders")
+    code, out, err = await call("topics", "copy", "orders", "orders", "--to", "127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert err == (
+        "kbroker: Could not connect to 127.0.0.1:1. It is the target: check --to or --to-profile (127.0.0.1:1).\n"
+    )

@@ -159,6 +159,18 @@ async def test_only_topics_with_problems_are_listed(call: Call, monkeypatch: pyt
     assert [partition["partition"] for partition in found["partitions"]] == [2]
 
 
+async def test_topics_with_too_few_replicas_in_sync_are_listed(call: Call) -> None:
+    for min_isr in ("1", "2"):
+        await call("topics", "create", f"min-{min_isr}", "--config", f"min.insync.replicas={min_isr}")
+
+    async def names(*options: str) -> list[str]:
+        return [topic["topic"] for topic in json.loads((await call("topics", "list", "--json", *options)).out)]
+
+    assert await names("--under-min-isr") == ["min-2"]
+    assert await names("--at-min-isr") == ["min-1"]
+    assert await names("--at-min-isr", "--under-min-isr") == ["min-1", "min-2"]
+
+
 async def test_no_broker_at_the_bootstrap_is_one_line_that_says_what_to_do(call: Call, broker: RunningBroker) -> None:
     await broker.stop()
     code, out, err = await call("topics", "list")

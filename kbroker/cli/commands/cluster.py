@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.command import Command, Group, bootstrap_option, json_option
-from kbroker.cli.commands.reassignment import balance, drain, replace
+from kbroker.cli.commands.reassignment import balance, drain, moves, reassign, replace
 from kbroker.cli.output import pluralize, print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
 
@@ -142,5 +142,5 @@ async def _describe(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-for moving_command in (balance, drain, replace):
+for moving_command in (balance, drain, replace, reassign, moves):
     command.add_command(moving_command)

@@ -11,13 +11,14 @@ from kbroker.cli.command import Command, Group, bootstrap_option, json_option, p
 from kbroker.cli.name_completion import complete_configured_name
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
+from kbroker.errors import UserError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
     from kbroker.client.configs import DescribedConfig
     from kbroker.config.resources import ConfigResourceType
 
-__all__ = ["command"]
+__all__ = ["check_config_names", "command"]
 
 KINDS: Final = ("topic", "broker", "group", "client-metrics", "broker-logger")
 CLUSTER_DEFAULT: Final = "default"
@@ -71,9 +72,11 @@ def describe(
         from kbroker.client.configs import describe_configs
 
         resource_type, resource_name = await _resource(cluster, kind, name)
-        return await describe_configs(
+        entries = await describe_configs(
             cluster, resource_type, resource_name, keys=keys or None, with_documentation=with_documentation
         )
+        _check_known(resource_type, resource_name, keys, entries)
+        return entries
 
     entries = run_with_cluster(bootstrap, call)
     if not with_defaults and not keys:
@@ -190,6 +193,7 @@ def alter(
             *(ConfigChange(ConfigOperation.SUBTRACT, key, value) for key, value in subtracted.items()),
         ]
         resource_type, resource_name = await _resource(cluster, kind, name)
+        await check_config_names(cluster, resource_type, resource_name, deleted)
         await alter_configs(cluster, resource_type, resource_name, changes, validate_only=validate_only)
 
     run_with_cluster(bootstrap, call)
@@ -210,3 +214,31 @@ async def _resource(cluster: Cluster, kind: str, name: str) -> tuple[ConfigResou
     if resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) and not name.isdecimal():
         raise click.UsageError(f"Expected a broker id or '{CLUSTER_DEFAULT}', got '{name}'")
     return resource_type, name
+
+
+async def check_config_names(
+    cluster: Cluster, resource_type: ConfigResourceType, name: str, keys: Sequence[str]
+) -> None:
+    """Raises UserError for the name of a config that does not exist: brokers ignore it when it is deleted."""
+    from kbroker.client.configs import describe_configs
+
+    if keys:
+        entries = await describe_configs(cluster, resource_type, name, keys=keys)
+        _check_known(resource_type, name, keys, entries)
+
+
+def _check_known(
+    resource_type: ConfigResourceType, name: str, keys: Sequence[str], entries: Sequence[DescribedConfig]
+) -> None:
+    from kbroker.config.resources import ConfigResourceType
+
+    if resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
+        return  # brokers describe only those that are set
+    found = {entry.name for entry in entries}
+    kind = resource_type.name.lower()
+    for key in keys:
+        if key not in found:
+            raise UserError(
+                f"Unknown {kind} config name: {key}. Run 'kbroker configs describe {kind} {name} --all' to see all "
+                "configs."
+            )

@@ -13,7 +13,7 @@ import click
 
 from kbroker.cli.command import Command, Function, bootstrap_option, partition_option
 from kbroker.cli.name_completion import complete_group, complete_topic
-from kbroker.cli.output import escape_control_characters, is_terminal, progress
+from kbroker.cli.output import escape_control_characters, is_terminal, output_has_reader, progress
 from kbroker.cli.record_text import (
     DECODERS,
     NULL,
@@ -241,6 +241,8 @@ class _ConsumeLoop:
                         if bar is not None:
                             bar.update(len(fetched.records))
                     self._drop_finished(consumer.positions)
+                    if options.follow and not output_has_reader():
+                        raise BrokenPipeError
                     if trio.current_time() >= self._next_commit:
                         await self._commit()
                         self._next_commit = trio.current_time() + COMMIT_SECONDS

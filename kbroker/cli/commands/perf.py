@@ -1,4 +1,4 @@
-"""`kbroker perf`: measures the throughput and latency of producing and consuming, like Kafka's perf-test scripts."""
+"""`kbroker perf`: measures throughput and latency, like Kafka's scripts for producers, consumers and both together."""
 
 from __future__ import annotations
 
@@ -245,3 +245,64 @@ def consume(topic: str, count: int | None, fetch_bytes: int, as_json: bool, boot
         return meter
 
     run_with_cluster(bootstrap, call).print("fetches", as_json=as_json)
+
+
+@command.command(
+    "latency",
+    cls=Command,
+    examples=[
+        ("kbroker perf latency perf-test --records 100", "Measure the time of 100 records, one after another"),
+        ("kbroker perf latency perf-test --records 50 --acks 1 --json", "Wait for the leader only, print JSON"),
+    ],
+)
+@click.argument("topic", callback=check_topic_name, shell_complete=complete_topic)
+@click.option(
+    "--records",
+    "count",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="Number of records.",
+)
+@click.option(
+    "--size", type=click.IntRange(1), metavar="BYTES", default=100, show_default=True, help="Size of a value."
+)
+@click.option(
+    "--acks", type=click.Choice(["all", "1"]), default="all", show_default=True, help="Required acknowledgements."
+)
+@json_option
+@bootstrap_option
+def latency(topic: str, count: int, size: int, acks: str, as_json: bool, bootstrap: str) -> None:
+    """Measure the time from adding a record until a consumer has read it, one record after another.
+
+    Creates the topic if the broker allows it.
+    """
+
+    async def call(cluster: Cluster) -> _Meter:
+        from kbroker.client.producing import Producer
+
+        producer = Producer(cluster, topic, acks=ACKS[acks])
+        await producer.start()
+        return await _measure_each(cluster, producer, topic, count, size)
+
+    run_with_cluster(bootstrap, call).print("records, from adding to reading", as_json=as_json)
+
+
+async def _measure_each(cluster: Cluster, producer: Producer, topic: str, count: int, size: int) -> _Meter:
+    from kbroker.cli.record_range import find_range
+    from kbroker.client.consuming import Consumer
+
+    consumer = Consumer(cluster, topic, (await find_range(cluster, topic)).ends)
+    payloads, clock, meter = _payloads(size), SystemClock(), _Meter("Passed")
+    for number in range(count):
+        began = meter.now()
+        producer.add(payloads[number % _PAYLOADS], timestamp_ms=clock.now_ms())
+        await producer.flush()
+        written = sum(producer.counts.values())
+        while meter.records < written:
+            meter.records += sum(len(fetched.records) for fetched in await consumer.poll())
+        meter.add_latency(meter.now() - began)
+        meter.size_bytes += size
+        meter.update()
+    return meter

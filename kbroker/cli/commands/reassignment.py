@@ -1,6 +1,7 @@
-"""Commands that move replicas: `kbroker cluster balance`, `drain`, `replace`, and `kbroker topics replicas`.
+"""Commands that move replicas: `kbroker cluster balance`, `drain`, `replace`, `reassign`; `kbroker topics replicas`.
 
-Each shows its plan first. It runs the plan with --yes, or if the user agrees on a terminal.
+Each shows its plan first. It runs the plan with --yes, or if the user agrees on a terminal. `kbroker cluster moves`
+shows the moves under way.
 """
 
 from __future__ import annotations
@@ -8,14 +9,20 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from kbroker.cli.command import Command, Function, bootstrap_option, check_topic_name, json_option
 from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import format_bytes, pluralize
-from kbroker.cli.reassignment_report import ProgressLine, print_moves, print_plan, print_plan_json
+from kbroker.cli.reassignment_report import (
+    ProgressLine,
+    print_moves,
+    print_moves_json,
+    print_plan,
+    print_plan_json,
+)
 from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.errors import UserError
 
@@ -27,9 +34,10 @@ if TYPE_CHECKING:
 
     MakePlan = Callable[[Cluster, ClusterLayout], Awaitable[ReassignmentPlan]]
 
-__all__ = ["RunSettings", "balance", "drain", "is_confirmed", "replace", "replicas"]
+__all__ = ["RunSettings", "balance", "drain", "is_confirmed", "moves", "reassign", "replace", "replicas"]
 
 DEFAULT_MOVES_PER_BROKER: Final = 5
+_NO_MOVES: Final = "No partition is moving."
 
 
 class RunSettings(NamedTuple):
@@ -156,6 +164,75 @@ def replace(
 
 
 @click.command(
+    "reassign",
+    cls=Command,
+    examples=[
+        ("kbroker cluster reassign plan.json", "Show the moves of a file; on a terminal, ask"),
+        (
+            "kbroker cluster reassign plan.json --yes --save rollback.json",
+            "Run them; 'kbroker cluster reassign rollback.json' is the way back",
+        ),
+    ],
+)
+@click.argument("file", type=click.File("r"))
+@click.option(
+    "--save",
+    "saved",
+    type=click.File("w", lazy=True),
+    help="Write the present replicas of the partitions that move to a file of the same format.",
+)
+@_run_options
+def reassign(
+    file: IO[str],
+    saved: IO[str] | None,
+    bootstrap: str,
+    throttle: int | None,
+    moves_per_broker: int,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Give partitions the replicas that FILE lists.
+
+    FILE is the JSON file of kafka-reassign-partitions: {"partitions": [{"topic": "orders", "partition": 0, "replicas":
+    [1, 2]}]}. The first replica is the preferred leader. Moves between the directories of a broker are not supported.
+    """
+    from kbroker.cli.assignment_file import format_assignment, read_assignment
+
+    assignment = read_assignment(file)
+
+    async def make_plan(_cluster: Cluster, layout: ClusterLayout) -> ReassignmentPlan:
+        from kbroker.client.reassignment.planner import plan_assignment
+
+        plan = plan_assignment(layout, assignment)
+        if saved is not None:
+            saved.write(format_assignment(plan.moves))
+        return plan
+
+    _run(RunSettings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)
+
+
+@click.command(
+    "moves",
+    cls=Command,
+    examples=[
+        ("kbroker cluster moves", "Show the partitions whose replicas are moving"),
+        ("kbroker cluster moves --json", "The same as JSON"),
+    ],
+)
+@json_option
+@bootstrap_option
+def moves(as_json: bool, bootstrap: str) -> None:
+    """Show moves under way: partitions whose replicas are being copied to other brokers."""
+    running = _read_running(bootstrap)
+    if as_json:
+        print_moves_json(running)
+    elif running:
+        print_moves(running)
+    else:
+        click.echo(_NO_MOVES)
+
+
+@click.command(
     "replicas",
     cls=Command,
     examples=[
@@ -175,24 +252,16 @@ def replicas(
     """
 
     async def make_plan(cluster: Cluster, layout: ClusterLayout) -> ReassignmentPlan:
+        from kbroker.client.configs import min_insync_replicas
         from kbroker.client.reassignment.planner import plan_replicas
 
         await cluster.topic(name)
         racks = set(layout.known_racks.values())
         if racks and count > len(racks):
             click.echo(f"There are only {pluralize(len(racks), 'rack')}: replicas of a partition share them.", err=True)
-        min_insync_replicas = await _min_insync_replicas(cluster, name)
-        return plan_replicas(layout, name, count, min_insync_replicas=min_insync_replicas)
+        return plan_replicas(layout, name, count, min_insync_replicas=await min_insync_replicas(cluster, name))
 
     _run(RunSettings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)
-
-
-async def _min_insync_replicas(cluster: Cluster, topic: str) -> int:
-    from kbroker.client.configs import describe_configs
-    from kbroker.config.resources import ConfigResourceType
-
-    found = await describe_configs(cluster, ConfigResourceType.TOPIC, topic, keys=["min.insync.replicas"])
-    return int(found[0].value or 1) if found else 1
 
 
 # Running a plan
@@ -252,7 +321,7 @@ def is_confirmed(question: str, settings: RunSettings) -> bool:
     return False
 
 
-def _read_running(settings: RunSettings) -> list[PartitionMove]:
+def _read_running(bootstrap: str) -> list[PartitionMove]:
     async def read(cluster: Cluster) -> list[PartitionMove]:
         from kbroker.client.reassignment.requests import list_moves, read_layout
 
@@ -260,7 +329,7 @@ def _read_running(settings: RunSettings) -> list[PartitionMove]:
             return []
         return await list_moves(cluster, await read_layout(cluster))
 
-    return run_with_cluster(settings.bootstrap, read)
+    return run_with_cluster(bootstrap, read)
 
 
 def _wait_for_others(settings: RunSettings) -> None:
@@ -268,7 +337,7 @@ def _wait_for_others(settings: RunSettings) -> None:
 
     Raises UserError without --yes and a terminal.
     """
-    running = _read_running(settings)
+    running = _read_running(settings.bootstrap)
     if not running:
         return
     if not settings.as_json:
@@ -335,9 +404,9 @@ async def _runner(cluster: Cluster, settings: RunSettings) -> AsyncIterator[Move
 
 
 def _cancel(settings: RunSettings) -> None:
-    running = _read_running(settings)
+    running = _read_running(settings.bootstrap)
     if not running:
-        click.echo("No partition is moving.")
+        click.echo(_NO_MOVES)
         return
     print_moves(running)
     if not is_confirmed("Cancel these moves?", settings):

@@ -77,8 +77,9 @@ def copy(
         from kbroker.client.address import parse_addresses
         from kbroker.client.cluster import open_cluster
 
+        topic = await cluster.topic(source)
         async with open_cluster(parse_addresses(to_address), client_id="kbroker-cli", security=security) as other:
-            topic = await cluster.topic(source)
+            await _check_reachable(other, to_address)
             span = await find_range(
                 cluster, source, since_ms=since_ms, until_ms=until_ms, read_committed=read_committed
             )
@@ -105,6 +106,15 @@ def _target(bootstrap: str, to_bootstrap: str | None, to_profile: str | None) ->
     profile = find_profile(to_profile)
     assert profile is not None
     return profile.bootstrap, client_security(profile.properties, source=f"profile {to_profile}")
+
+
+async def _check_reachable(other: Cluster, address: str) -> None:
+    from kbroker.client.failures import CouldNotConnect
+
+    try:
+        await other.any_connection()
+    except CouldNotConnect as failure:
+        raise UserError(f"{failure}. It is the target: check --to or --to-profile ({address}).") from None
 
 
 async def _create(cluster: Cluster, topic: TopicInfo, other: Cluster, target: str, *, append: bool) -> TopicInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,6 +16,7 @@ from kbroker.cli.command import (
     parse_key_values,
     yes_option,
 )
+from kbroker.cli.commands.configs import check_config_names
 from kbroker.cli.commands.reassignment import replicas
 from kbroker.cli.commands.topic_copy import copy
 from kbroker.cli.name_completion import complete_topic
@@ -130,6 +131,7 @@ def _replication_factor(topic: TopicInfo) -> int:
         ("kbroker topics list", "List topics with partition counts"),
         ("kbroker topics list --internal --json", "Include internal topics, print JSON"),
         ("kbroker topics list --under-replicated", "List topics with partitions that lack replicas in the ISR"),
+        ("kbroker topics list --under-min-isr", "List topics that producers with acks=all cannot write to"),
     ],
 )
 @click.option(
@@ -145,18 +147,38 @@ def _replication_factor(topic: TopicInfo) -> int:
     is_flag=True,
     help="List only topics with partitions without a leader, and these partitions. Includes internal topics.",
 )
+@click.option(
+    "--under-min-isr",
+    is_flag=True,
+    help="List only topics with partitions whose ISR is smaller than min.insync.replicas, and these partitions.",
+)
+@click.option(
+    "--at-min-isr",
+    is_flag=True,
+    help="List only topics with partitions whose ISR is exactly min.insync.replicas, and these partitions.",
+)
 @json_option
 @bootstrap_option
-def list_topics(with_internal: bool, under_replicated: bool, unavailable: bool, as_json: bool, bootstrap: str) -> None:
+def list_topics(
+    with_internal: bool,
+    under_replicated: bool,
+    unavailable: bool,
+    under_min_isr: bool,
+    at_min_isr: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
     """List topics."""
-    is_filtered = under_replicated or unavailable
-    topics = [
-        topic
-        for topic in run_with_cluster(bootstrap, lambda cluster: cluster.topics())
-        if with_internal or is_filtered or not (topic.is_internal or topic.name.startswith("__"))
-    ]
-    if is_filtered:
-        topics = _with_problems(topics, under_replicated=under_replicated, unavailable=unavailable)
+    problems = _Problems(under_replicated, unavailable, under_min_isr, at_min_isr)
+    is_filtered = any(problems)
+
+    async def call(cluster: Cluster) -> list[TopicInfo]:
+        topics = await cluster.topics()
+        if is_filtered:
+            return await _with_problems(cluster, topics, problems)
+        return [topic for topic in topics if with_internal or not (topic.is_internal or topic.name.startswith("__"))]
+
+    topics = run_with_cluster(bootstrap, call)
     if as_json:
         print_json([{**_summary(topic), **(_details(topic) if is_filtered else {})} for topic in topics])
     elif is_filtered:
@@ -168,16 +190,32 @@ def list_topics(with_internal: bool, under_replicated: bool, unavailable: bool, 
         _print_no_topics()
 
 
-def _with_problems(topics: Sequence[TopicInfo], *, under_replicated: bool, unavailable: bool) -> list[TopicInfo]:
+class _Problems(NamedTuple):
+    """Problems of partitions to look for."""
+
+    under_replicated: bool
+    unavailable: bool
+    under_min_isr: bool
+    at_min_isr: bool
+
+    def of(self, partition: PartitionInfo, min_isr: int) -> bool:
+        return (
+            (self.under_replicated and len(partition.isr) < len(partition.replicas))
+            or (self.unavailable and partition.leader < 0)
+            or (self.under_min_isr and len(partition.isr) < min_isr)
+            or (self.at_min_isr and len(partition.isr) == min_isr)
+        )
+
+
+async def _with_problems(cluster: Cluster, topics: Sequence[TopicInfo], problems: _Problems) -> list[TopicInfo]:
     """Returns the topics that have partitions with one of these problems, with only these partitions."""
+    from kbroker.client.configs import min_insync_replicas
+
     found = []
     for topic in topics:
-        partitions = tuple(
-            partition
-            for partition in topic.partitions
-            if (under_replicated and len(partition.isr) < len(partition.replicas))
-            or (unavailable and partition.leader < 0)
-        )
+        reads_config = problems.under_min_isr or problems.at_min_isr
+        min_isr = await min_insync_replicas(cluster, topic.name) if reads_config else 1
+        partitions = tuple(partition for partition in topic.partitions if problems.of(partition, min_isr))
         if partitions:
             found.append(topic._replace(partitions=partitions))
     return found
@@ -315,6 +353,7 @@ def alter(
         from kbroker.config.resources import ConfigOperation, ConfigResourceType
 
         await cluster.topic(name)
+        await check_config_names(cluster, ConfigResourceType.TOPIC, name, deleted)
         changes = [ConfigChange(ConfigOperation.SET, key, value) for key, value in configs.items()]
         changes += [ConfigChange(ConfigOperation.DELETE, key) for key in deleted]
         if changes:

@@ -1,4 +1,4 @@
-"""`kbroker version`: prints the installed version."""
+"""`kbroker version`: prints the installed version, and whether the hot path is compiled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import click
 
 from kbroker.cli.command import Command
 
-__all__ = ["command", "installed_version", "is_compiled"]
+__all__ = ["command", "installed_version", "is_compiled", "version_line"]
+
+
+def version_line() -> str:
+    """Returns the version, and whether the hot path is compiled."""
+    return f"kbroker {installed_version()} ({'compiled' if is_compiled() else 'not compiled'})"
 
 
 def installed_version() -> str:
@@ -29,4 +34,4 @@ def is_compiled() -> bool:
 @click.command("version", cls=Command, examples=[("kbroker version", "Print the installed version")])
 def command() -> None:
     """Print the version."""
-    click.echo(f"kbroker {installed_version()}" + (" (compiled)" if is_compiled() else ""))
+    click.echo(version_line())

@@ -1,11 +1,13 @@
 """Plans moves of replicas: balance a cluster, drain or replace a broker, change the number of replicas of a topic.
 
-Pure: no requests. A plan never has two replicas of a partition on one broker, never loses a rack, and moves only
-replicas that have to move. Raises UserError if there is no such plan, or a move of it could never finish.
+Pure: no requests. A plan never has two replicas of a partition on one broker, and moves only replicas that have to
+move. It never loses a rack, unless a user gives the replicas (`plan_assignment`). Raises UserError if there is no such
+plan, or a move of it could never finish.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NoReturn
 
 from kbroker.client.reassignment.draft import PlacementDraft
@@ -16,8 +18,9 @@ from kbroker.client.reassignment.layout import (
     partition_text,
 )
 from kbroker.errors import UserError
+from kbroker.names import TopicPartition
 
-__all__ = ["plan_balance", "plan_drain", "plan_replacement", "plan_replicas"]
+__all__ = ["plan_assignment", "plan_balance", "plan_drain", "plan_replacement", "plan_replicas"]
 
 
 def plan_balance(layout: ClusterLayout) -> ReassignmentPlan:
@@ -96,6 +99,20 @@ def plan_replicas(layout: ClusterLayout, topic: str, count: int, *, min_insync_r
             assert target is not None  # `count` live brokers, and fewer replicas
             draft.assign(key, (*draft.replicas[key], target))
     draft.spread_leaders(changed)
+    return _checked(draft.plan(), layout)
+
+
+def plan_assignment(layout: ClusterLayout, assignment: Mapping[TopicPartition, tuple[int, ...]]) -> ReassignmentPlan:
+    """Gives each of these partitions the replicas of `assignment`, the preferred leader first."""
+    draft = PlacementDraft(layout)
+    for key, replicas in assignment.items():
+        if key not in draft.partitions:
+            raise UserError(
+                f"Partition {partition_text(key)} does not exist. Run 'kbroker topics describe' to see all partitions."
+            )
+        for broker_id in replicas:
+            _check_exists(layout, broker_id)
+        draft.assign(key, replicas)
     return _checked(draft.plan(), layout)
 
 

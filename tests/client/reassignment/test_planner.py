@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.client.reassignment.layout import ClusterLayout, PartitionLayout, ReassignmentPlan
-from kbroker.client.reassignment.planner import plan_balance, plan_drain, plan_replacement, plan_replicas
+from kbroker.client.reassignment.planner import (
+    plan_assignment,
+    plan_balance,
+    plan_drain,
+    plan_replacement,
+    plan_replicas,
+)
 from kbroker.errors import UserError
 from kbroker.names import TopicPartition
 
@@ -304,3 +310,19 @@ def test_new_replicas_do_not_all_become_leaders_of_one_broker() -> None:
     layout = layout_of({("orders", number): (1,) for number in range(3)}, dict.fromkeys((1, 2, 3)))
     after = applied(layout, plan_replicas(layout, "orders", 3, min_insync_replicas=1))
     assert leader_counts(after) == [1, 1, 1]
+
+
+# Given replicas
+
+
+def test_partitions_get_the_replicas_that_are_given_in_their_order() -> None:
+    layout = layout_of({("orders", 0): (1, 2), ("orders", 1): (2, 3), ("orders", 2): (3, 1)}, dict.fromkeys((1, 2, 3)))
+    wanted = {("orders", 0): (3, 1), ("orders", 1): (2, 3)}
+    (move,) = plan_assignment(layout, wanted).moves
+    assert (move.key, move.before, move.after, move.leader) == (("orders", 0), (1, 2), (3, 1), 1)
+
+
+def test_given_replicas_on_a_broker_that_is_down_are_refused() -> None:
+    layout = layout_of({("orders", 0): (1,), ("orders", 1): (9,)}, dict.fromkeys((1, 2)))
+    with pytest.raises(UserError, match=r"^orders-0 also has a replica on broker 9, which is down"):
+        plan_assignment(layout, {("orders", 0): (9,)})
