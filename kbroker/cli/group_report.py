@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kbroker.cli.output import Cell, pluralize
+from kbroker.client.admin.groups import GroupDescription, GroupMember, MemberAssignment, describe_group
 from kbroker.client.cluster import NO_LEADER, Cluster
 from kbroker.client.failures import NoSuchTopic
-from kbroker.client.groups import GroupDescription, GroupMember, MemberAssignment, describe_group
 from kbroker.client.offsets import LATEST, GroupOffset, group_offsets, list_offsets
 
 __all__ = ["GroupReport", "PartitionLag", "Section", "assignment_text", "read_group_report"]

@@ -27,7 +27,7 @@ def complete_topic(ctx: click.Context, argument: click.Parameter, incomplete: st
 
 def complete_group(ctx: click.Context, argument: click.Parameter, incomplete: str) -> list[str]:
     async def read(cluster: Cluster) -> list[str]:
-        from kbroker.client.groups import list_groups
+        from kbroker.client.admin.groups import list_groups
 
         return [group.group_id for group in await list_groups(cluster)]
 

@@ -7,9 +7,9 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from kbroker.cli.output import pluralize
+from kbroker.client.admin.groups import describe_group
 from kbroker.client.cluster import Cluster
 from kbroker.client.failures import NoSuchGroup
-from kbroker.client.groups import describe_group
 from kbroker.client.offsets import (
     EARLIEST,
     LATEST,

@@ -19,9 +19,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from kbroker.client.admin.groups import list_groups
 from kbroker.client.cluster import Cluster
 from kbroker.client.failures import BrokerRefusal
-from kbroker.client.groups import list_groups
 from kbroker.client.offsets import GroupOffset, commit_group_offsets, group_offsets
 from kbroker.pipeline.mirror_copies import ORIGIN_HEADER, CopiedPartition, Copies, RecordCopy, find_copy, last_copy
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kbroker.client.address import Address
+from kbroker.client.admin.quotas import alter_quotas
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.client.connection import connect as connect_client
 from kbroker.client.failures import LoginFailed
-from kbroker.client.quotas import alter_quotas
 from kbroker.config.broker import BrokerConfig
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode

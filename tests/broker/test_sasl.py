@@ -15,12 +15,12 @@ import pytest
 import trio
 
 from kbroker.client.address import Address
+from kbroker.client.admin.quotas import alter_quotas
+from kbroker.client.admin.scram_users import delete_scram_user, describe_scram_users, set_scram_password
 from kbroker.client.client_properties import client_security
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.client.connection import connect as connect_client
 from kbroker.client.failures import LoginFailed
-from kbroker.client.quotas import alter_quotas
-from kbroker.client.scram_users import delete_scram_user, describe_scram_users, set_scram_password
 from kbroker.clock import SystemClock
 from kbroker.config.broker import BrokerConfig
 from kbroker.errors import UserError

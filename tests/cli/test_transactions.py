@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kbroker.client import active_producers
+from kbroker.client.admin import active_producers
+from kbroker.client.admin.transactions import TransactionDescription
 from kbroker.client.cluster import Cluster
-from kbroker.client.transactions import TransactionDescription
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.testing.running_broker import RunningBroker
 from tests.broker.transactions import TransactionalProducer, read_committed

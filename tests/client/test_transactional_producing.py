@@ -9,11 +9,12 @@ import pytest
 
 from kbroker.client import transactional_producing
 from kbroker.client.address import Address
+from kbroker.client.admin.topics import create_topic
+from kbroker.client.admin.transactions import abort_transaction
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.client.consuming import Consumer
 from kbroker.client.failures import BrokerRefusal
 from kbroker.client.producing import ProducerBatch
-from kbroker.client.topics import create_topic
 from kbroker.client.transactional_producing import (
     ProducerTransaction,
     TransactionalProducer,
@@ -22,7 +23,6 @@ from kbroker.client.transactional_producing import (
     end_transaction,
     init_producer,
 )
-from kbroker.client.transactions import abort_transaction
 from kbroker.errors import UserError
 from kbroker.protocol.records import Record, build_batch
 from kbroker.testing.running_broker import running_broker

@@ -13,7 +13,7 @@ import trio
 
 from compat_tests.process import free_ports
 from kbroker.client.address import Address
-from kbroker.client.zookeeper import parse_srvr
+from kbroker.client.admin.zookeeper import parse_srvr
 
 START_SECONDS = 60.0
 SERVERS = (1, 2, 3)

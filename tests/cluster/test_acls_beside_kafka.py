@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 import trio
 
-from kbroker.client.acls import create_acls, delete_acls, describe_acls
 from kbroker.client.address import Address
+from kbroker.client.admin.acls import create_acls, delete_acls, describe_acls
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.security.acls.entries import AclBinding
 from kbroker.security.acls.filters import AclFilter

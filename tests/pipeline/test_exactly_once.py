@@ -16,9 +16,9 @@ import trio
 from compat_tests.process import run_kbroker
 from kbroker.client import transactional_producing
 from kbroker.client.address import parse_addresses
+from kbroker.client.admin.transactions import abort_transaction, list_transactions
 from kbroker.client.cluster import open_cluster
 from kbroker.client.failures import BrokerRefusal
-from kbroker.client.transactions import abort_transaction, list_transactions
 from kbroker.errors import UserError
 from kbroker.testing import Broker
 from tests.pipeline.committed_records import read_committed, values_of

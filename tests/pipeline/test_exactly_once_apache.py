@@ -14,9 +14,9 @@ import trio
 
 from compat_tests.apache_kafka import JavaTools, run_apache_kafka
 from kbroker.client.address import parse_addresses
+from kbroker.client.admin.transactions import abort_transaction, list_transactions
 from kbroker.client.cluster import open_cluster
 from kbroker.client.failures import BrokerRefusal
-from kbroker.client.transactions import abort_transaction, list_transactions
 from kbroker.errors import UserError
 from tests.pipeline.committed_records import values_of
 

@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.cluster import open_cluster
-from kbroker.client.transactions import (
+from kbroker.client.admin.transactions import (
     ListedTransaction,
     abort_transaction,
     describe_transaction,
     list_transactions,
 )
+from kbroker.client.cluster import open_cluster
 from kbroker.errors import UserError
 from kbroker.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol.error_codes import ErrorCode

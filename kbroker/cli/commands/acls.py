@@ -126,7 +126,7 @@ def _create(
     bindings = [AclBinding(pattern, AclEntry(principal, host, operation, permission)) for operation in operations]
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.acls import create_acls
+        from kbroker.client.admin.acls import create_acls
 
         await create_acls(cluster, bindings)
 
@@ -153,7 +153,7 @@ def list_acls(principal: str | None, covering: bool, as_json: bool, bootstrap: s
     wanted = _filter(principal, resource, is_covering=covering)
 
     async def call(cluster: Cluster) -> list[AclBinding]:
-        from kbroker.client.acls import describe_acls
+        from kbroker.client.admin.acls import describe_acls
 
         return await describe_acls(cluster, wanted)
 
@@ -185,7 +185,7 @@ def remove(principal: str | None, yes: bool, bootstrap: str, **resource: Any) ->
     confirm("Remove these ACLs?", yes=yes)
 
     async def call(cluster: Cluster) -> list[AclBinding]:
-        from kbroker.client.acls import delete_acls
+        from kbroker.client.admin.acls import delete_acls
 
         return await delete_acls(cluster, wanted)
 
@@ -218,7 +218,7 @@ def test(principal: str, operations: Sequence[AclOperation], host: str, bootstra
     wanted = _covering(kind, name)
 
     async def call(cluster: Cluster) -> list[AclBinding]:
-        from kbroker.client.acls import describe_acls
+        from kbroker.client.admin.acls import describe_acls
 
         return await describe_acls(cluster, wanted)
 

@@ -90,8 +90,8 @@ def _print_zookeeper(zookeeper: dict[str, Any]) -> None:
 
 
 async def _describe(cluster: Cluster) -> dict[str, Any]:
-    from kbroker.client.log_dirs import read_disk_space
-    from kbroker.client.zookeeper import read_zookeeper_health
+    from kbroker.client.admin.log_dirs import read_disk_space
+    from kbroker.client.admin.zookeeper import read_zookeeper_health
     from kbroker.protocol.registry import APIS
 
     topics = await cluster.topics()

@@ -245,7 +245,7 @@ def export_offsets(group: str, file_format: str, topics: Sequence[tuple[str, lis
 
     async def call(cluster: Cluster) -> str:
         from kbroker.cli.offset_files import write_offsets
-        from kbroker.client.groups import describe_group
+        from kbroker.client.admin.groups import describe_group
         from kbroker.client.offsets import group_offsets
 
         offsets = await group_offsets(cluster, group)

@@ -74,7 +74,7 @@ def list_groups(states: Sequence[str], types: Sequence[str], as_json: bool, boot
     """List groups."""
 
     async def call(cluster: Cluster) -> list[tuple[str, str | None, str, str | None]]:
-        from kbroker.client.groups import list_groups as fetch_groups
+        from kbroker.client.admin.groups import list_groups as fetch_groups
 
         found = await fetch_groups(cluster, states=states, types=types)
         return [(group.group_id, group.group_type, group.protocol_type, group.state) for group in found]
@@ -119,8 +119,8 @@ def describe(names: Sequence[str], is_watched: bool, interval_s: float, as_json:
 
     async def read(cluster: Cluster) -> list[GroupReport]:
         from kbroker.cli.group_report import read_group_report
-        from kbroker.client.groups import CLASSIC, CONSUMER
-        from kbroker.client.groups import list_groups as fetch_groups
+        from kbroker.client.admin.groups import CLASSIC, CONSUMER
+        from kbroker.client.admin.groups import list_groups as fetch_groups
 
         await cluster.refresh([])
         group_ids = names or [group.group_id for group in await fetch_groups(cluster, types=(CLASSIC, CONSUMER))]
@@ -184,8 +184,8 @@ def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> 
 
     async def call(cluster: Cluster) -> None:
         from kbroker.cli.offset_plan import require_no_members
+        from kbroker.client.admin.groups import delete_group
         from kbroker.client.failures import NoSuchGroup
-        from kbroker.client.groups import delete_group
 
         for name in names:
             await require_no_members(cluster, name)

@@ -14,8 +14,8 @@ from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.errors import UserError
 
 if TYPE_CHECKING:
+    from kbroker.client.admin.leaders import ElectionOutcome
     from kbroker.client.cluster import Cluster
-    from kbroker.client.leaders import ElectionOutcome
 
 __all__ = ["command"]
 
@@ -68,7 +68,7 @@ def elect(
         confirm(f"Elect leaders of {subject} that may lack acknowledged records?", yes=yes)
 
     async def call(cluster: Cluster) -> list[ElectionOutcome]:
-        from kbroker.client.leaders import elect_leaders
+        from kbroker.client.admin.leaders import elect_leaders
 
         if is_all:
             return await elect_leaders(cluster, None, is_unclean=unclean)

@@ -13,8 +13,8 @@ from kbroker.cli.output import Cell, format_bytes, print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
 
 if TYPE_CHECKING:
+    from kbroker.client.admin.log_dirs import LogDir, ReplicaSize
     from kbroker.client.cluster import Cluster
-    from kbroker.client.log_dirs import LogDir, ReplicaSize
 
 __all__ = ["command"]
 
@@ -44,7 +44,7 @@ def describe(
     """Describe the data directories of brokers: used and free space, errors, and the replicas in them."""
 
     async def call(cluster: Cluster) -> list[tuple[int, LogDir]]:
-        from kbroker.client.log_dirs import describe_log_dirs
+        from kbroker.client.admin.log_dirs import describe_log_dirs
 
         await cluster.refresh([])
         for name in names:

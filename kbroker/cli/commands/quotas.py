@@ -12,8 +12,8 @@ from kbroker.cli.output import print_json, print_table
 from kbroker.cli.run_with_cluster import run_with_cluster
 
 if TYPE_CHECKING:
+    from kbroker.client.admin.quotas import ClientQuotas, QuotaEntity
     from kbroker.client.cluster import Cluster
-    from kbroker.client.quotas import ClientQuotas, QuotaEntity
 
 __all__ = ["command"]
 
@@ -76,7 +76,7 @@ def list_quotas(user: str | None, client_id: str | None, ip: str | None, as_json
     """List the quotas of users, client ids and addresses."""
 
     async def call(cluster: Cluster) -> list[ClientQuotas]:
-        from kbroker.client.quotas import describe_quotas
+        from kbroker.client.admin.quotas import describe_quotas
 
         return await describe_quotas(cluster, _entity(user, client_id, ip))
 
@@ -164,7 +164,7 @@ def delete_quotas(
 
 
 async def _names_of(cluster: Cluster, entity: QuotaEntity) -> list[str]:
-    from kbroker.client.quotas import describe_quotas
+    from kbroker.client.admin.quotas import describe_quotas
 
     found = await describe_quotas(cluster, entity)
     return [name for quotas in found if quotas.entity == entity for name in quotas.limits]
@@ -188,7 +188,7 @@ def _alter(
     validate_only: bool = False,
 ) -> None:
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.quotas import alter_quotas
+        from kbroker.client.admin.quotas import alter_quotas
 
         await alter_quotas(cluster, entity, limits=limits, removed=removed, validate_only=validate_only)
 

@@ -89,7 +89,7 @@ def delete(
     confirm(f"Delete records of {', '.join(given) or topic}?", yes=yes)
 
     async def call(cluster: Cluster) -> list[tuple[str, int, int]]:
-        from kbroker.client.records import delete_records
+        from kbroker.client.admin.records import delete_records
 
         offsets = given or {str(topic): await _find_offsets(cluster, str(topic), partitions, before, before_ms)}
         return [
@@ -108,8 +108,8 @@ def delete(
 async def _find_offsets(
     cluster: Cluster, name: str, partitions: Sequence[int], before: str | None, before_ms: int | None
 ) -> dict[int, int]:
+    from kbroker.client.admin.records import HIGH_WATERMARK
     from kbroker.client.offsets import NO_OFFSET, list_offsets
-    from kbroker.client.records import HIGH_WATERMARK
 
     topic = await cluster.topic(name)
     numbers = [topic.partition(number).number for number in partitions] or [

@@ -14,9 +14,9 @@ from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.cli.timestamps import format_timestamp, parse_timestamp_option
 
 if TYPE_CHECKING:
-    from kbroker.client.active_producers import ActiveProducer
+    from kbroker.client.admin.active_producers import ActiveProducer
+    from kbroker.client.admin.transactions import ListedTransaction, TransactionDescription
     from kbroker.client.cluster import Cluster
-    from kbroker.client.transactions import ListedTransaction, TransactionDescription
 
 __all__ = ["command"]
 
@@ -49,7 +49,7 @@ def list_transactions(states: Sequence[str], as_json: bool, bootstrap: str) -> N
     """List transactional ids and their states."""
 
     async def call(cluster: Cluster) -> list[ListedTransaction]:
-        from kbroker.client.transactions import list_transactions as fetch_transactions
+        from kbroker.client.admin.transactions import list_transactions as fetch_transactions
 
         return await fetch_transactions(cluster, states=states)
 
@@ -77,7 +77,7 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
     """Describe transactions: state, producer, timeout, start time and partitions."""
 
     async def call(cluster: Cluster) -> list[TransactionDescription]:
-        from kbroker.client.transactions import describe_transaction
+        from kbroker.client.admin.transactions import describe_transaction
 
         return [await describe_transaction(cluster, name) for name in names]
 
@@ -120,7 +120,7 @@ def abort(name: str, bootstrap: str) -> None:
     """
 
     async def call(cluster: Cluster) -> bool:
-        from kbroker.client.transactions import abort_transaction
+        from kbroker.client.admin.transactions import abort_transaction
 
         return await abort_transaction(cluster, name)
 
@@ -146,7 +146,7 @@ def producers(topic: str, partitions: Sequence[int], as_json: bool, bootstrap: s
     """Show the producers of partitions: id, epoch, last sequence, and where an open transaction begins."""
 
     async def call(cluster: Cluster) -> list[ActiveProducer]:
-        from kbroker.client.active_producers import describe_producers
+        from kbroker.client.admin.active_producers import describe_producers
 
         return await describe_producers(cluster, await cluster.topic(topic), partitions)
 
@@ -180,7 +180,7 @@ def find_hanging(names: Sequence[str], before_ms: int, as_json: bool, bootstrap:
     """
 
     async def call(cluster: Cluster) -> list[ActiveProducer]:
-        from kbroker.client.active_producers import find_hanging as search
+        from kbroker.client.admin.active_producers import find_hanging as search
 
         topics = [await cluster.topic(name) for name in names] if names else await cluster.topics()
         return await search(cluster, topics, before_ms=before_ms)
@@ -236,7 +236,7 @@ def abort_hanging(topic: str, partition: int, start_offset: int, yes: bool, boot
     confirm(f"Abort the transaction of {topic}-{partition} that begins at offset {start_offset}?", yes=yes)
 
     async def call(cluster: Cluster) -> ActiveProducer:
-        from kbroker.client.active_producers import abort_hanging as write_marker
+        from kbroker.client.admin.active_producers import abort_hanging as write_marker
 
         return await write_marker(cluster, await cluster.topic(topic), partition, start_offset)
 

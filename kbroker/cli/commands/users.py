@@ -17,8 +17,8 @@ from kbroker.errors import UserError
 from kbroker.security.credentials import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS
 
 if TYPE_CHECKING:
+    from kbroker.client.admin.scram_users import ScramUser
     from kbroker.client.cluster import Cluster
-    from kbroker.client.scram_users import ScramUser
     from kbroker.controller.trees.tree import Tree
 
 __all__ = ["command"]
@@ -113,7 +113,7 @@ def add(
     if data_dir is None and zookeeper is None:
 
         async def call(cluster: Cluster) -> None:
-            from kbroker.client.scram_users import set_scram_password
+            from kbroker.client.admin.scram_users import set_scram_password
 
             await set_scram_password(cluster, user, password, mechanisms=wanted, iterations=iterations)
 
@@ -201,7 +201,7 @@ def list_users(as_json: bool, bootstrap: str) -> None:
     """List users with SCRAM credentials, their mechanisms and iterations."""
 
     async def call(cluster: Cluster) -> list[ScramUser]:
-        from kbroker.client.scram_users import describe_scram_users
+        from kbroker.client.admin.scram_users import describe_scram_users
 
         return await describe_scram_users(cluster)
 
@@ -238,7 +238,7 @@ def remove(user: str, mechanisms: Sequence[str], yes: bool, bootstrap: str) -> N
     confirm(f"Remove the credentials of user {user}?", yes=yes)
 
     async def call(cluster: Cluster) -> list[str]:
-        from kbroker.client.scram_users import delete_scram_user, describe_scram_users
+        from kbroker.client.admin.scram_users import delete_scram_user, describe_scram_users
 
         (found,) = await describe_scram_users(cluster, [user])
         removed = list(mechanisms) or list(found.iterations)

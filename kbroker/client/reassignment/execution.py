@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import trio
 
+from kbroker.client.admin.leaders import elect_leaders
 from kbroker.client.cluster import Cluster
-from kbroker.client.leaders import elect_leaders
 from kbroker.client.reassignment.layout import PartitionLayout, PartitionMove, partition_text
 from kbroker.client.reassignment.pace import next_moves
 from kbroker.client.reassignment.requests import copied_bytes, list_moves, start_moves

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from kbroker.client.admin.log_dirs import LogDir, describe_log_dirs
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import REQUEST_SECONDS, BrokerConnection
 from kbroker.client.controller_requests import send_to_controller
 from kbroker.client.failures import BrokerRefusal
-from kbroker.client.log_dirs import LogDir, describe_log_dirs
 from kbroker.client.reassignment.layout import ClusterLayout, PartitionLayout, PartitionMove, partition_text
 from kbroker.errors import UserError
 from kbroker.names import TopicPartition

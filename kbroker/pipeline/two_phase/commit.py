@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import trio
 
 from kbroker.client.address import parse_addresses
+from kbroker.client.admin.transactions import abort_transaction, list_transactions
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.client.transactional_producing import (
     ProducerTransaction,
@@ -29,7 +30,6 @@ from kbroker.client.transactional_producing import (
     end_transaction,
     init_producer,
 )
-from kbroker.client.transactions import abort_transaction, list_transactions
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import UserError
 from kbroker.pipeline.two_phase.decision import FINISHED, BatchDecision, DecisionFile, TaskResult

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.client.admin.groups import delete_group, describe_group, list_groups
 from kbroker.client.cluster import Cluster
 from kbroker.client.failures import BrokerRefusal, NoSuchGroup
-from kbroker.client.groups import delete_group, describe_group, list_groups
 from kbroker.client.offsets import GroupOffset, commit_group_offsets, group_offsets
 from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode

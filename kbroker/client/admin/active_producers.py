@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from kbroker.client.admin.transactions import describe_transaction, list_transactions
 from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.failures import BrokerRefusal
-from kbroker.client.transactions import describe_transaction, list_transactions
 from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api

@@ -10,9 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kbroker.client import zookeeper
 from kbroker.client.address import Address
-from kbroker.client.zookeeper import ZooKeeperHealth, ZooKeeperServer, parse_srvr
+from kbroker.client.admin import zookeeper
+from kbroker.client.admin.zookeeper import ZooKeeperHealth, ZooKeeperServer, parse_srvr
 
 ADDRESS = Address("127.0.0.1", 2181)
 LEADER = """Zookeeper version: 3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee, built on 2024-10-17 23:21 UTC
