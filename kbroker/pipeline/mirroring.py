@@ -131,7 +131,7 @@ class _Clusters:
         source_id = ask_brokers(self._plan.source.bootstrap, _cluster_id)
         target_id = ask_brokers(self._plan.target.bootstrap, _cluster_id)
         if not source_id or not target_id:
-            raise UserError("A cluster has no cluster id, by which the mirror tells copies from originals")
+            raise UserError("A cluster has no cluster id, by which the mirror distinguishes copies from originals")
         if source_id == target_id:
             raise UserError(
                 f"Source and target are the same cluster ({source_id}): the mirror would copy its own copies. "

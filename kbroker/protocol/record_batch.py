@@ -68,7 +68,7 @@ ATTRIBUTE_DELETE_HORIZON: Final = 0x40  # base_timestamp then holds the delete h
 LAST_CODEC: Final = 4  # zstd; 5 to 7 are not defined
 
 MIN_RECORD_SIZE: Final = 7  # length, attributes, timestamp delta, offset delta, no key, no value, no headers
-# By codec: at most so many bytes come out of one compressed byte. A count of records that does not fit is a lie.
+# By codec: at most so many bytes come out of one compressed byte. A batch whose record count needs more is corrupt.
 _MAX_RATIOS: Final = (1, 1032, 64, 255, 1 << 15)
 
 NO_TIMESTAMP: Final = -1

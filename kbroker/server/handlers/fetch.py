@@ -357,7 +357,7 @@ class _Fetch:
         return _new_response(session_id=session.id if session is not None else 0, responses=self._by_topic(answers))
 
     def _note_quiet(self, session: FetchSession) -> None:
-        """Registers the follower with the partitions that are quiet after this response: they tell of their changes."""
+        """Registers the follower with the partitions that are quiet after this response: each reports its next change."""
         busy = session.busy
         for target, _ in self.answers:
             busy[target] = None

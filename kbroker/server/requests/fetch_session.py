@@ -190,7 +190,7 @@ class FetchSession:
 
 
 class QuietTarget:
-    """Partition of a follower's session that its leader tells of the next change."""
+    """Quiet partition of a follower's session. The leader wakes the session at the next change of the partition."""
 
     __slots__ = ("_session", "_target")
 
