@@ -2,8 +2,8 @@
 
     SCRAM-SHA-256 = salt=<base64>,stored_key=<base64>,server_key=<base64>,iterations=4096
 
-The stored keys do not contain the password, but with them it can be guessed, and the broker can be impersonated. So they
-are never shown: `repr` hides them.
+The stored keys do not contain the password, but with them it can be guessed, and the broker can be impersonated. So
+they are never shown: `repr` hides them.
 """
 
 from __future__ import annotations

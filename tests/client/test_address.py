@@ -30,4 +30,4 @@ def test_what_is_no_address_is_one_line(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["localhost:9093", "[::1]:9092"])
 def test_addresses_are_written_as_they_were_read(text: str) -> None:
-    assert [str(each) for each in parse_addresses(text)] == [text]
+    assert [str(address) for address in parse_addresses(text)] == [text]

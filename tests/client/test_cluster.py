@@ -31,8 +31,8 @@ def offsets_answer(codes: list[int]) -> Callable[[Any], Any]:
         (topic,) = request.topics
         code = codes.pop(0)
         partitions = [
-            messages.ListOffsetsPartitionResponse(partition_index=each.partition_index, error_code=code, offset=42)
-            for each in topic.partitions
+            messages.ListOffsetsPartitionResponse(partition_index=listed.partition_index, error_code=code, offset=42)
+            for listed in topic.partitions
         ]
         return messages.RESPONSE(topics=[messages.ListOffsetsTopicResponse(name=topic.name, partitions=partitions)])
 

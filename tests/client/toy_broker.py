@@ -18,7 +18,7 @@ from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
 from kbroker.protocol.messages import api_versions, metadata
 from kbroker.protocol.registry import APIS, Api
 
-BY_NAME: Mapping[str, Api] = {each.name: each for each in APIS}
+BY_NAME: Mapping[str, Api] = {row.name: row for row in APIS}
 ADDRESS = Address("toy", 9092)
 
 Answer = Callable[[Any], Any]
@@ -39,7 +39,7 @@ async def read_request(stream: trio.abc.ReceiveStream) -> tuple[Api, int, int, A
     content = await _read_exactly(stream, struct.unpack(">i", frame)[0])
     assert content is not None
     key, version = struct.unpack_from(">hh", content)
-    asked = next(each for each in APIS if each.key == key)
+    asked = next(row for row in APIS if row.key == key)
     header, position = codec(REQUEST_HEADER, asked.request_header_version(version)).decode(content)
     body, end = codec(asked.request, version).decode(content, position)
     assert end == len(content)

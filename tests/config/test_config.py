@@ -288,7 +288,7 @@ def broker_entries(config: BrokerConfig, **facts: str) -> dict[str, ConfigEntry]
 
 
 def synonyms_of(entry: ConfigEntry) -> list[tuple[str, str | None, int]]:
-    return [(each.name, each.value, each.source.value) for each in entry.synonyms]
+    return [(synonym.name, synonym.value, synonym.source.value) for synonym in entry.synonyms]
 
 
 def test_a_described_config_names_every_source_on_the_way_to_its_value() -> None:
@@ -438,7 +438,7 @@ def test_every_default_passes_its_own_check_and_every_fallback_exists(key: Confi
 
 @pytest.mark.parametrize("key", TOPIC_CONFIGS.values(), ids=lambda key: key.name)
 def test_a_topics_default_is_what_the_brokers_defaults_give(key: ConfigKey[object]) -> None:
-    given = {each.name: BROKER_CONFIGS[each.name].default_text for each in key.fallbacks}
+    given = {fallback.name: BROKER_CONFIGS[fallback.name].default_text for fallback in key.fallbacks}
     config = BrokerConfig.from_properties({name: text for name, text in given.items() if text is not None})
     assert config.topic_defaults.value_of(key.name) == key.default
 
@@ -472,7 +472,10 @@ def test_a_topic_config_has_an_effect_if_the_code_reads_it(key: ConfigKey[object
 @pytest.mark.parametrize("key", BROKER_CONFIGS.values(), ids=lambda key: key.name)
 def test_a_broker_config_has_an_effect_if_the_code_reads_it(key: ConfigKey[object]) -> None:
     is_fallback = any(
-        key.name == each.name for topic in TOPIC_CONFIGS.values() if topic.has_effect for each in topic.fallbacks
+        key.name == fallback.name
+        for topic in TOPIC_CONFIGS.values()
+        if topic.has_effect
+        for fallback in topic.fallbacks
     )
     assert key.has_effect == (is_fallback or key.attribute in USED_ATTRIBUTES), MARK_IT
 
@@ -551,7 +554,7 @@ def test_topic_configs_are_those_of_kafka_4_1(java: str, judge_classpath: str) -
     kafka = documented(java, judge_classpath, "org.apache.kafka.storage.internals.log.LogConfig")
     assert set(kafka) == set(TOPIC_CONFIGS) - ONLY_IN_3_9
     ours = {name: key for name, key in TOPIC_CONFIGS.items() if name not in ONLY_IN_3_9}
-    assert [each for each in differences(ours, kafka) if each.split()[0] not in LIMIT_OF_3_9] == []
+    assert [difference for difference in differences(ours, kafka) if difference.split()[0] not in LIMIT_OF_3_9] == []
     for name, key in ours.items():
         fallback = key.fallbacks[0].name if key.fallbacks else "null"
         assert kafka[name]["Server Default Property"] == fallback
@@ -562,7 +565,7 @@ def test_broker_configs_are_those_of_kafka_4_1(java: str, judge_classpath: str) 
     ours = {name: key for name, key in BROKER_CONFIGS.items() if name not in ONLY_IN_3_9 | UNDOCUMENTED}
     assert set(kafka) == {*ours, "node.id"}
     assert {name for name, key in ours.items() if key.update.value != kafka[name]["Update Mode"]} == set()
-    assert [each for each in differences(ours, kafka) if each.split()[0] not in LIMIT_OF_3_9] == []
+    assert [difference for difference in differences(ours, kafka) if difference.split()[0] not in LIMIT_OF_3_9] == []
 
 
 def test_what_4_1_dropped_is_as_it_was_in_3_9(java: str, judge39_classpath: str) -> None:
@@ -577,7 +580,7 @@ def test_what_4_1_dropped_is_as_it_was_in_3_9(java: str, judge39_classpath: str)
 def test_no_config_of_kafkas_is_called_unknown(java: str, release: str, request: pytest.FixtureRequest) -> None:
     kafka = documented(java, request.getfixturevalue(release), "kafka.server.KafkaConfig")
     unknown = {name: "x" for name in kafka if name not in BROKER_CONFIGS and name != "node.id"}
-    assert [each for each in BrokerConfig.from_properties(unknown).warnings if "no effect" not in each] == []
+    assert [warning for warning in BrokerConfig.from_properties(unknown).warnings if "no effect" not in warning] == []
 
 
 @pytest.mark.parametrize("name", ["sasl.jaas.config", "listener.name.plaintext.sasl.jaas.config"])

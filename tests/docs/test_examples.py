@@ -28,7 +28,10 @@ from tests.docs.shell import Shell
 pytestmark = pytest.mark.slow
 
 EXAMPLES = [
-    each.call for _, command in walk_commands(kbroker) if isinstance(command, Command) for each in command.examples
+    example.call
+    for _, command in walk_commands(kbroker)
+    if isinstance(command, Command)
+    for example in command.examples
 ]
 NOT_RUN = {
     "kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092",  # on every interface

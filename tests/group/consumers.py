@@ -70,7 +70,9 @@ class ConsumerWorld(World):
         """The response, or the Refusal's code."""
         parts = None
         if owned is not None:
-            parts = [messages.TopicPartitions(topic_id=each, partitions=list(owned[each])) for each in owned]
+            parts = [
+                messages.TopicPartitions(topic_id=topic_id, partitions=list(owned[topic_id])) for topic_id in owned
+            ]
         body = messages.REQUEST(
             group_id=group_id,
             member_id=member_id,

@@ -21,7 +21,7 @@ def record(offset: int, partition: int = 0, group: str = "g") -> tuple[bytes, by
 
 
 def offsets(hard: HardState, group: str = "g") -> dict[tuple[str, int], int]:
-    return {key: each[0] for key, each in hard.offsets.get(group, {}).items()}
+    return {key: pending[0] for key, pending in hard.offsets.get(group, {}).items()}
 
 
 def test_a_commit_makes_them_count_and_an_abort_forgets_them() -> None:

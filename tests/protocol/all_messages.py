@@ -9,7 +9,7 @@ from kbroker.protocol.registry import APIS
 from kbroker.protocol.transaction_records import TRANSACTION_LOG_KEY, TRANSACTION_LOG_VALUE
 from kbroker.protocol.versions import Message
 
-API_MESSAGES: list[Message] = [message for each in APIS for message in (each.request, each.response)]
+API_MESSAGES: list[Message] = [message for row in APIS for message in (row.request, row.response)]
 HEADERS: list[Message] = [REQUEST_HEADER, RESPONSE_HEADER]
 GROUP_RECORDS: list[Message] = [message for pair in RECORD_TYPES.values() for message in pair]
 TRANSACTION_RECORDS: list[Message] = [TRANSACTION_LOG_KEY, TRANSACTION_LOG_VALUE]

@@ -197,16 +197,16 @@ def some_values(message: Message, version: int, count: int) -> Iterator[Any]:
 
 
 def _struct(struct: Struct, version: int, shape: Shape) -> Any:
-    present = [each for each in struct.fields if each.is_in(version)]
-    return struct(**{each.name: _field(each, version, shape) for each in present})
+    present = [member for member in struct.fields if member.is_in(version)]
+    return struct(**{member.name: _field(member, version, shape) for member in present})
 
 
-def _field(each: Field, version: int, shape: Shape) -> Any:
-    if each.tag is not None and shape.is_default():
-        return each.default()
-    if each.is_nullable_in(version) and shape.is_null():
+def _field(member: Field, version: int, shape: Shape) -> Any:
+    if member.tag is not None and shape.is_default():
+        return member.default()
+    if member.is_nullable_in(version) and shape.is_null():
         return None
-    return filled(each.subcon, version, shape)
+    return filled(member.subcon, version, shape)
 
 
 def filled(subcon: Any, version: int, shape: Shape) -> Any:

@@ -70,8 +70,8 @@ def read_specs(jar: Path) -> dict[str, Spec]:
         names = [name for name in archive.namelist() if re.fullmatch(r"common/message/\w+\.json", name)]
         parsed = [json.loads(_without_comments(archive.read(name).decode())) for name in names]
     # Only requests say that their latest version is unstable; it is so for the answer too.
-    unstable = {each["apiKey"] for each in parsed if each.get("latestVersionUnstable")}
-    specs = [_spec(each, is_stable=each.get("apiKey") not in unstable) for each in parsed]
+    unstable = {member["apiKey"] for member in parsed if member.get("latestVersionUnstable")}
+    specs = [_spec(member, is_stable=member.get("apiKey") not in unstable) for member in parsed]
     return {spec.name: spec for spec in specs}
 
 
@@ -84,7 +84,7 @@ def _spec(data: dict[str, Any], *, is_stable: bool) -> Spec:
         versions=versions if is_stable else versions[:-1],
         flexible=parse_versions(data.get("flexibleVersions", "none")),
         fields=data.get("fields", []),
-        common={each["name"]: each["fields"] for each in data.get("commonStructs", [])},
+        common={member["name"]: member["fields"] for member in data.get("commonStructs", [])},
     )
 
 
@@ -112,38 +112,38 @@ def spec_lines(spec: Spec, version: int) -> list[Line]:
 
 
 def _lines_of_specs(spec: Spec, fields: list[dict[str, Any]], version: int, prefix: str) -> Iterator[Line]:
-    present = [each for each in fields if version in _present_versions(each)]
-    is_tagged = {each["name"]: version in _versions(each, "taggedVersions") for each in present}
-    tagged = sorted((each for each in present if is_tagged[each["name"]]), key=lambda each: each["tag"])
-    for each in [each for each in present if not is_tagged[each["name"]]] + tagged:
-        path = prefix + snake_case(each["name"])
-        kind = each["type"].removeprefix("[]")
-        flexible = version in spec.flexible and each.get("flexibleVersions") != "none"
+    present = [member for member in fields if version in _present_versions(member)]
+    is_tagged = {member["name"]: version in _versions(member, "taggedVersions") for member in present}
+    tagged = sorted((member for member in present if is_tagged[member["name"]]), key=lambda member: member["tag"])
+    for member in [member for member in present if not is_tagged[member["name"]]] + tagged:
+        path = prefix + snake_case(member["name"])
+        kind = member["type"].removeprefix("[]")
+        flexible = version in spec.flexible and member.get("flexibleVersions") != "none"
         yield Line(
             path,
-            each["type"],
-            version in _versions(each, "nullableVersions"),
-            each["tag"] if is_tagged[each["name"]] else None,
+            member["type"],
+            version in _versions(member, "nullableVersions"),
+            member["tag"] if is_tagged[member["name"]] else None,
             flexible,
-            _spec_default(each),
+            _spec_default(member),
         )
         if kind[0].isupper():
-            inner = each.get("fields") or spec.common[kind]
+            inner = member.get("fields") or spec.common[kind]
             yield from _lines_of_specs(spec, inner, version, f"{path}.")
 
 
-def _versions(each: dict[str, Any], name: str) -> range:
-    return parse_versions(each.get(name, "none"))
+def _versions(member: dict[str, Any], name: str) -> range:
+    return parse_versions(member.get(name, "none"))
 
 
-def _present_versions(each: dict[str, Any]) -> range:
+def _present_versions(member: dict[str, Any]) -> range:
     """A spec may say just where a field is tagged: it is nowhere else."""
-    return _versions(each, "versions" if "versions" in each else "taggedVersions")
+    return _versions(member, "versions" if "versions" in member else "taggedVersions")
 
 
-def _spec_default(each: dict[str, Any]) -> Any:
-    kind, default = each["type"], each.get("default")
-    if "default" in each and default in (None, "null"):
+def _spec_default(member: dict[str, Any]) -> Any:
+    kind, default = member["type"], member.get("default")
+    if "default" in member and default in (None, "null"):
         return None
     if kind.startswith("[]"):
         return []
@@ -163,11 +163,13 @@ def schema_lines(message: Message, version: int) -> list[Line]:
 
 
 def _lines_of_schema(struct: Struct, version: int, flexible: bool, prefix: str) -> Iterator[Line]:
-    for each in [*struct.untagged(version), *struct.tagged(version)]:
-        path = prefix + each.name
-        compact = flexible and not (isinstance(each.subcon, types.Text) and each.subcon.always_fixed)
-        yield Line(path, _type_name(each.subcon), each.is_nullable_in(version), each.tag, compact, _default(each))
-        inner = each.subcon.element if isinstance(each.subcon, types.Array) else each.subcon
+    for member in [*struct.untagged(version), *struct.tagged(version)]:
+        path = prefix + member.name
+        compact = flexible and not (isinstance(member.subcon, types.Text) and member.subcon.always_fixed)
+        yield Line(
+            path, _type_name(member.subcon), member.is_nullable_in(version), member.tag, compact, _default(member)
+        )
+        inner = member.subcon.element if isinstance(member.subcon, types.Array) else member.subcon
         if isinstance(inner, Struct):
             yield from _lines_of_schema(inner, version, flexible, f"{path}.")
 
@@ -185,5 +187,5 @@ def _type_name(subcon: Any) -> str:
     return TYPE_NAMES[subcon]
 
 
-def _default(each: Field) -> Any:
-    return each.default_value.name if isinstance(each.default_value, Struct) else each.default_value
+def _default(member: Field) -> Any:
+    return member.default_value.name if isinstance(member.default_value, Struct) else member.default_value

@@ -28,5 +28,5 @@ def test_every_code_is_the_one_of_kafka_4_1(java: str, judge_classpath: str, tmp
     command = [java, "-cp", judge_classpath, str(program)]
     output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     theirs = {tuple(line.split()) for line in output.splitlines()}
-    ours = {(each.name, str(each.value), str(each.retriable).lower()) for each in ErrorCode}
+    ours = {(code.name, str(code.value), str(code.retriable).lower()) for code in ErrorCode}
     assert ours == theirs

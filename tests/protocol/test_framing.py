@@ -104,8 +104,8 @@ def test_whatever_arrives_only_peer_error_is_raised_and_memory_is_bounded(chunks
             view[: len(chunk)] = chunk
             reader.received(len(chunk))
             received += len(chunk)
-            for each in reader.take_frames(64):
-                assert len(each) <= received
+            for taken in reader.take_frames(64):
+                assert len(taken) <= received
             reader.finish_run()
             assert reader.capacity <= BASE_BUFFER_SIZE + reader.reserved
             assert reader.reserved == budget.used <= budget.limit
@@ -140,7 +140,7 @@ def test_frames_before_an_impossible_length_are_taken_first() -> None:
     stream = frame(b"good") + b"\xff\xff\xff\xff"
     view[: len(stream)] = stream
     reader.received(len(stream))
-    assert [bytes(each) for each in reader.take_frames(64)] == [b"good"]
+    assert [bytes(taken) for taken in reader.take_frames(64)] == [b"good"]
     assert reader.is_unfinished
     reader.finish_run()
     with pytest.raises(PeerError):
@@ -270,9 +270,9 @@ def test_frames_that_were_given_back_come_again_in_order() -> None:
     reader.give_back(frames[1:])
     reader.finish_run()
     assert reader.is_unfinished
-    assert [bytes(each) for each in reader.take_frames(2)] == [b"", b"three"]
+    assert [bytes(taken) for taken in reader.take_frames(2)] == [b"", b"three"]
     reader.finish_run()
-    assert [bytes(each) for each in reader.take_frames(2)] == [b"four"]
+    assert [bytes(taken) for taken in reader.take_frames(2)] == [b"four"]
 
 
 def test_poison_shows_a_view_that_was_kept() -> None:
@@ -285,7 +285,7 @@ def test_poison_shows_a_view_that_was_kept() -> None:
         reader.received(8)
         kept += reader.take_frames(1)
         reader.finish_run()
-    assert [bytes(each) for each in kept] == [b"\xdb\xdb\xdb\xdb", b"keep"]
+    assert [bytes(taken) for taken in kept] == [b"\xdb\xdb\xdb\xdb", b"keep"]
 
 
 def test_poison_spares_the_frame_that_has_only_begun() -> None:

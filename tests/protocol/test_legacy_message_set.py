@@ -113,7 +113,7 @@ def test_offsets_inside_a_wrapper_are_absolute_in_magic_0_and_relative_in_magic_
         (wrapper,) = iter_messages(build_message_set(JAVA_RECORDS, magic=magic, codec=Codec.GZIP))
         assert wrapper.value is not None
         inner = decompress(Codec.GZIP, wrapper.value)
-        assert [each.offset for each in iter_messages(inner)] == inner_offsets
+        assert [found.offset for found in iter_messages(inner)] == inner_offsets
 
 
 def test_a_wrapper_has_the_latest_timestamp_inside() -> None:
@@ -207,7 +207,7 @@ def test_down_conversion_keeps_offsets_and_loses_headers(magic: int, codec: Code
 @pytest.mark.parametrize("codec", LEGACY_CODECS)
 def test_down_conversion_keeps_log_append_time(codec: Codec) -> None:
     converted = convert_down(build_batch(JAVA_RECORDS, codec=codec, log_append_time=APPEND_TIME), magic=1)
-    assert all(each.is_log_append_time for each in iter_messages(converted))
+    assert all(found.is_log_append_time for found in iter_messages(converted))
     assert {record.timestamp for record in iter_message_records(converted)} == {APPEND_TIME}
 
 

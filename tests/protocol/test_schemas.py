@@ -143,17 +143,17 @@ def test_a_schema_is_consistent(message: Message) -> None:
 
 def check_struct(message: Message, struct: Struct) -> None:
     for version in message.versions:
-        present = [each for each in struct.fields if each.is_in(version)]
-        tags = [each.tag for each in present if each.tag is not None]
-        assert len({each.name for each in present}) == len(present)
+        present = [member for member in struct.fields if member.is_in(version)]
+        tags = [member.tag for member in present if member.tag is not None]
+        assert len({member.name for member in present}) == len(present)
         assert len(set(tags)) == len(tags)
         assert not tags or message.is_flexible(version)
-    for each in struct.fields:
-        assert each.since <= message.last_version, each.name
-        assert each.since <= each.until, each.name
-        assert each.default_value is not None or each.is_nullable_in(message.last_version), each.name
-        inner = each.subcon.element if isinstance(each.subcon, Array) else each.subcon
+    for member in struct.fields:
+        assert member.since <= message.last_version, member.name
+        assert member.since <= member.until, member.name
+        assert member.default_value is not None or member.is_nullable_in(message.last_version), member.name
+        inner = member.subcon.element if isinstance(member.subcon, Array) else member.subcon
         if isinstance(inner, Struct):
             check_struct(message, inner)
         else:
-            assert isinstance(inner, Text | Blob) or any(inner is leaf for leaf in LEAVES), each.name
+            assert isinstance(inner, Text | Blob) or any(inner is leaf for leaf in LEAVES), member.name

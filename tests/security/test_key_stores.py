@@ -42,7 +42,7 @@ def refusal(config: ListenerConfig) -> str:
 
 
 def subjects(certificates: tuple[bytes, ...] | None) -> list[str]:
-    return [read_certificate(each).subject for each in certificates or ()]
+    return [read_certificate(encoded).subject for encoded in certificates or ()]
 
 
 def test_a_pem_file_has_the_key_and_its_chain(authority: Authority) -> None:

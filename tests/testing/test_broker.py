@@ -38,7 +38,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def threads_of_brokers() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == "kbroker"]
+    return [worker.name for worker in threading.enumerate() if worker.name == "kbroker"]
 
 
 def produce(broker: Broker, topic: str, *values: bytes, partition: int = 0) -> None:
@@ -180,8 +180,8 @@ def test_nothing_is_left_behind(temporary: Path) -> None:
     assert os.listdir(temporary) == []
     assert threads_of_brokers() == []
     # trio keeps an idle worker thread for some seconds, to use it again; it holds up nothing.
-    left = [each for each in threading.enumerate() if each.name.startswith("Trio thread")]
-    assert all(each.daemon for each in left)
+    left = [worker for worker in threading.enumerate() if worker.name.startswith("Trio thread")]
+    assert all(worker.daemon for worker in left)
 
 
 def test_nothing_is_left_behind_by_a_test_that_fails(temporary: Path) -> None:

@@ -17,7 +17,7 @@ from tests.broker.wire import Client, connect, fetch_members, produce_members
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 AN_HOUR = 3600.0
-SERVED = [each for each in APIS if each.is_served()]
+SERVED = [row for row in APIS if row.is_served()]
 
 Connect = Callable[[], Awaitable[Client]]
 
@@ -124,7 +124,7 @@ async def test_every_api_can_fail_in_its_newest_version(
     members = {"acks": -1} if api.name == "Produce" else {}
     await client.ask(api.name, api.serves[1], **members)
     assert fault.hits == 1
-    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+    assert [line.message for line in caplog.records if line.levelname == "ERROR"] == []
 
 
 async def test_faults_strike_one_client_alone_if_told_so(client: Client, faults: Faults) -> None:

@@ -59,8 +59,8 @@ def test_modules_and_their_tests_are_shuffled_and_modules_stay_whole(project: Pa
     assert sorted(modules) == sorted(set(modules))
     assert modules != sorted(modules)
     for module in modules:
-        assert [each for each in shuffled if module_of(each) == module] != [
-            each for each in plain if module_of(each) == module
+        assert [nodeid for nodeid in shuffled if module_of(nodeid) == module] != [
+            nodeid for nodeid in plain if module_of(nodeid) == module
         ]
 
 
@@ -72,7 +72,7 @@ def test_a_seed_gives_the_same_order_each_time_and_another_seed_another(project:
 def test_a_part_keeps_the_order_that_it_has_in_the_whole(project: Path) -> None:
     whole = order_of(project, "--shuffle", "1")
     part = order_of(project, "test_c.py", "test_a.py", "--shuffle", "1")
-    assert part == [each for each in whole if module_of(each) in ("test_a.py", "test_c.py")]
+    assert part == [nodeid for nodeid in whole if module_of(nodeid) in ("test_a.py", "test_c.py")]
 
 
 def test_workers_agree_on_the_order_and_the_seed_is_printed(project: Path) -> None:

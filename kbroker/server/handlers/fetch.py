@@ -357,7 +357,7 @@ class _Fetch:
         return _new_response(session_id=session.id if session is not None else 0, responses=self._by_topic(answers))
 
     def _note_quiet(self, session: FetchSession) -> None:
-        """Registers the follower with the partitions that are quiet after this response: each reports its next change."""
+        """Registers the follower with the partitions that are quiet after this response. Each reports a change."""
         busy = session.busy
         for target, _ in self.answers:
             busy[target] = None

@@ -58,7 +58,7 @@ async def test_records_come_back_whole_and_in_order(cluster: Cluster, codec: Cod
     for number in range(300):
         producer.add(b"v%d" % number, key=b"k%d" % (number % 7), headers=headers, timestamp_ms=TIME + number)
     sent = await producer.flush()
-    assert sum(each.record_count for each in sent) == 300
+    assert sum(batch.record_count for batch in sent) == 300
     found = await read_all(cluster, "t", 3)
     expected: dict[int, list[Record]] = {0: [], 1: [], 2: []}
     for number in range(300):
@@ -172,7 +172,7 @@ async def test_offsets_are_found_by_what_they_stand_for(cluster: Cluster) -> Non
     async def find(timestamp: int) -> int:
         return (await list_offsets(cluster, "t", {0: timestamp}))[0].offset
 
-    assert [await find(each) for each in (EARLIEST, LATEST, MAX_TIMESTAMP, TIME + 41)] == [0, 10, 9, 5]
+    assert [await find(timestamp) for timestamp in (EARLIEST, LATEST, MAX_TIMESTAMP, TIME + 41)] == [0, 10, 9, 5]
     assert await find(TIME + 1000) == NO_OFFSET
 
 
@@ -184,7 +184,7 @@ async def test_reading_starts_in_the_middle_of_a_batch(cluster: Cluster) -> None
     await producer.flush()
     consumer = Consumer(cluster, "t", {0: 7})
     (fetched,) = await consumer.poll()
-    assert [each.value for each in fetched.records] == [b"7", b"8", b"9"]
+    assert [record.value for record in fetched.records] == [b"7", b"8", b"9"]
     assert consumer.positions == {0: 10}
 
 

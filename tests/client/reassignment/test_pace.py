@@ -23,8 +23,8 @@ def test_no_broker_takes_part_in_too_many_moves(
     pending: list[PartitionMove], running: list[PartitionMove], limit: int
 ) -> None:
     started = next_moves(pending, running, moves_per_broker=limit)
-    busy = Counter(broker for each in (*running, *started) for broker in (each.leader, *each.adding))
-    already = Counter(broker for each in running for broker in (each.leader, *each.adding))
+    busy = Counter(broker for moving in (*running, *started) for broker in (moving.leader, *moving.adding))
+    already = Counter(broker for moving in running for broker in (moving.leader, *moving.adding))
     assert all(count <= max(limit, already[broker]) for broker, count in busy.items())
     assert started or not pending or running
 

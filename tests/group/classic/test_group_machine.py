@@ -38,7 +38,7 @@ class Client:
 
     @property
     def is_waiting(self) -> bool:
-        return any(each is not None and each.is_waiting for each in (self.join, self.sync))
+        return any(pending is not None and pending.is_waiting for pending in (self.join, self.sync))
 
 
 class GroupMachine(RuleBasedStateMachine):

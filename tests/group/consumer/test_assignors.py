@@ -71,10 +71,12 @@ def test_each_partition_has_one_owner_that_reads_its_topic(
     second: list[frozenset[bytes]],
     assignor: Assign,
 ) -> None:
-    before = {f"m{index}": Subscriber(each, {}) for index, each in enumerate(first)}
+    before = {f"m{index}": Subscriber(topics, {}) for index, topics in enumerate(first)}
     assigned = assignor(before, counts)
     check(before, counts, assigned)
-    after = {f"m{index + 2}": Subscriber(each, assigned.get(f"m{index + 2}", {})) for index, each in enumerate(second)}
+    after = {
+        f"m{index + 2}": Subscriber(topics, assigned.get(f"m{index + 2}", {})) for index, topics in enumerate(second)
+    }
     check(after, counts, assignor(after, counts))
 
 
@@ -84,7 +86,7 @@ def test_what_need_not_move_stays(
     subscribed: list[frozenset[bytes]],
     assignor: Assign,
 ) -> None:
-    members = {f"m{index}": Subscriber(each, {}) for index, each in enumerate(subscribed)}
+    members = {f"m{index}": Subscriber(topics, {}) for index, topics in enumerate(subscribed)}
     assigned = assignor(members, counts)
     assert assignor(again(members, assigned), counts) == assigned
 
@@ -101,7 +103,7 @@ def test_uniform_gives_everybody_the_same_give_or_take_one_and_moves_no_more_tha
     sizes = sorted(map(size, moved.values()))
     assert not sizes or sizes[-1] - sizes[0] <= 1
     had, has = owners(assigned), owners(moved)
-    stayed = sum(1 for each in has if had.get(each) == has[each])
+    stayed = sum(1 for partition in has if had.get(partition) == has[partition])
     if after:
         low, extra = divmod(total, after)
         room = sorted((size(assigned.get(f"m{index}", {})) for index in range(after)), reverse=True)

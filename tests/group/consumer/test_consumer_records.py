@@ -75,7 +75,7 @@ def test_bytes_that_are_no_record_are_unreadable_and_change_nothing(kind: int, d
     state = HardState()
     for key in (kind.to_bytes(2, "big") + data, records.tombstone(kind, "g", "m")[0]):
         for value in (data, b"\0\0" + data, b"\0\x63" + data):
-            before = {each: group.copy() for each, group in state.consumer_groups.items()}
+            before = {group_id: group.copy() for group_id, group in state.consumer_groups.items()}
             try:
                 state.replay(key, value)
             except UnreadableRecord:

@@ -26,7 +26,7 @@ def test_the_subscribed_topics_are_those_of_all_members_and_of_patterns_in_use()
             state.set_member(chance.choice(ids), member(*some, regex=regex if chance.random() < 0.7 else None))
         else:
             state.set_member(chance.choice(ids), None)
-        expected = {topic for each in state.members.values() for topic in state.topics_of(each)}
+        expected = {topic for member in state.members.values() for topic in state.topics_of(member)}
         assert state.subscribed_topics() == expected
         assert state.copy() == state
 

@@ -74,7 +74,7 @@ def test_a_process_of_its_own_maps_whole_batches_to_the_same_result(
         records = [Record(base_offset + step * number, 0, key, None, ()) for number, key in enumerate(keys)]
         batch = bytes(build_batch(records, base_offset=base_offset))
         header = read_header(batch)
-        fits, also_fits = (map_keys(each, batch[HEADER_SIZE:], header, start, lambda: None) for each in maps)
+        fits, also_fits = (map_keys(table, batch[HEADER_SIZE:], header, start, lambda: None) for table in maps)
         assert fits == also_fits
         if not fits:
             break

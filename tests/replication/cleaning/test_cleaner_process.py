@@ -67,8 +67,8 @@ def test_a_process_writes_what_a_thread_would_write(tmp_path: Path, worker: Clea
     assert files_of(tmp_path / "t-0") == files_of(tmp_path / "same-0")
     assert compaction.written_bytes == sum(segment.size for segment in list(log.segments)[:-1])
     assert 0 < compaction.map_use <= 1
-    for each in (log, same):
-        each.close()
+    for opened in (log, same):
+        opened.close()
 
 
 def test_failures_of_the_process_are_those_of_the_log(tmp_path: Path, worker: CleanerWorker) -> None:

@@ -226,7 +226,7 @@ async def test_ranges_of_files_are_sent(
             assert await client.receive() == b"e between"
             assert await client.receive() == content[10:]
             assert await client.receive() == b"e after"
-            assert [each.released for each in slices] == [1, 1]
+            assert [file_slice.released for file_slice in slices] == [1, 1]
     finally:
         os.close(descriptor)
 
