@@ -20,6 +20,7 @@ from kbroker.pipeline.two_phase.commit import BatchCommitter, abort_open, end_al
 from kbroker.pipeline.two_phase.decision import TaskResult
 from kbroker.pipeline.two_phase.settings import SinkSettings, read_settings
 from kbroker.pipeline.two_phase.task import TaskPlan
+from kbroker.pipeline.worker_imports import forget_zip_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -123,6 +124,7 @@ def task_of(plan: TaskPlan) -> Callable[[Iterator[Any]], Iterator[Any]]:
             "epoch": pyarrow.array([epoch], pyarrow.int32()),
         }
         yield pyarrow.RecordBatch.from_pydict(row)
+        forget_zip_files()
 
     return run_task
 
@@ -171,7 +173,9 @@ class TransactionalTopicWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         # Every attempt has an id of its own: after a lost shuffle two attempts can have the same number.
         unique = context.taskAttemptId()
-        return TaskMessage(self._plan.write(context.partitionId(), 1, unique, iterator))
+        message = TaskMessage(self._plan.write(context.partitionId(), 1, unique, iterator))
+        forget_zip_files()
+        return message
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         results = [message.result for message in messages if isinstance(message, TaskMessage)]

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from kbroker.errors import UserError
 from kbroker.pipeline.arrow.decoding import RowFilter
 from kbroker.pipeline.segment_files import SegmentSelection, SegmentTask, find_segments, read_segment
+from kbroker.pipeline.worker_imports import forget_zip_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,6 +114,7 @@ class SegmentDataSource(DataSource):
         return "kbroker-log"
 
     def schema(self) -> str:
+        forget_zip_files()
         return _COLUMNS + _HEADERS if self._has_headers else _COLUMNS
 
     def reader(self, schema: Any) -> DataSourceReader:
@@ -139,8 +141,11 @@ class SegmentReader(DataSourceReader):
         self._has_headers = has_headers
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [SegmentPartition(task) for task in find_segments(self._path, self._selection)]
+        tasks = find_segments(self._path, self._selection)
+        forget_zip_files()
+        return [SegmentPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, SegmentPartition)
-        return read_segment(partition.task, has_headers=self._has_headers)
+        yield from read_segment(partition.task, has_headers=self._has_headers)
+        forget_zip_files()

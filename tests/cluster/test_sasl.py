@@ -1,4 +1,7 @@
-"""Clusters whose brokers log in at each other with SCRAM: three kbrokers, and a kbroker beside an Apache Kafka 3.9."""
+"""Clusters whose brokers log in at each other with SCRAM: three kbrokers, and a kbroker beside an Apache Kafka 3.9.
+
+A kbroker and an Apache Kafka share delegation tokens too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import sys
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,13 @@ import trio
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import admin as confluent_admin
 
+from kbroker.client.address import Address
+from kbroker.client.cluster import Cluster, open_cluster
+from kbroker.client.connection_security import ConnectionSecurity
+from kbroker.client.delegation_tokens import IssuedToken, create_token, describe_tokens, expire_token, renew_token
+from kbroker.client.failures import LoginFailed
+from kbroker.security.client_login import ClientLogin, login_of_user
+from kbroker.security.delegation_token import DelegationToken, token_password
 from tests.cluster.apache_kafka import start_kafka
 from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
 
@@ -30,6 +41,8 @@ SETTINGS = {
     "sasl.enabled.mechanisms": MECHANISM,
     "sasl.mechanism.inter.broker.protocol": MECHANISM,
     "offsets.topic.replication.factor": "1",
+    "delegation.token.secret.key": "key-of-all-brokers",
+    "delegation.token.expiry.check.interval.ms": "1000",
     f"listener.name.plaintext.{MECHANISM.lower()}.sasl.jaas.config": (
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
         f'username="broker" password="{PASSWORDS["broker"]}";'
@@ -139,7 +152,63 @@ async def test_a_new_user_can_log_in_at_every_broker(secured: RunningCluster) ->
                     continue
 
 
-async def test_a_kbroker_and_an_apache_kafka_share_users_and_replicas(
+@asynccontextmanager
+async def client_of(cluster: RunningCluster, broker_id: int, login: ClientLogin) -> AsyncIterator[Cluster]:
+    """Returns a client that knows this broker only."""
+    address = Address("127.0.0.1", cluster.brokers[broker_id].port)
+    async with open_cluster([address], security=ConnectionSecurity(login, None)) as client:
+        yield client
+
+
+async def tokens_at(client: Cluster) -> dict[str, DelegationToken]:
+    return {issued.token.token_id: issued.token for issued in await describe_tokens(client)}
+
+
+async def until_known(client: Cluster, token: DelegationToken) -> None:
+    """Waits until the broker has seen the announcement."""
+    with trio.fail_after(TIMEOUT_SECONDS):
+        while True:
+            if (await tokens_at(client)).get(token.token_id) == token:
+                return
+            await trio.sleep(0.05)
+
+
+async def until_unknown(client: Cluster, token_id: str) -> None:
+    with trio.fail_after(TIMEOUT_SECONDS):
+        while True:
+            if token_id not in await tokens_at(client):
+                return
+            await trio.sleep(0.05)
+
+
+def login_with(issued: IssuedToken) -> ClientLogin:
+    password = token_password(issued.hmac)
+    return login_of_user(MECHANISM, issued.token.token_id, password, source="test", is_token=True)
+
+
+async def share_tokens(cluster: RunningCluster) -> None:
+    """Creates, renews and expires tokens at both brokers, and logs in with them at the other one."""
+    alice = login_of_user(MECHANISM, "alice", PASSWORDS["alice"], source="test")
+    async with client_of(cluster, 1, alice) as ours, client_of(cluster, 2, alice) as theirs:
+        for here, there, other_id in ((ours, theirs, 2), (theirs, ours, 1)):
+            issued = await create_token(here, renewers=["User:bob*/x"])
+            await until_known(there, issued.token)
+            async with client_of(cluster, other_id, login_with(issued)) as owner:
+                await owner.refresh([])
+            renewed = issued.token._replace(expiry_ms=await renew_token(there, issued, 2 * 86_400_000))
+            assert renewed.expiry_ms > issued.token.expiry_ms
+            await until_known(here, renewed)
+            await expire_token(there, issued)
+            await until_unknown(here, issued.token.token_id)
+            with pytest.raises(LoginFailed):
+                async with client_of(cluster, other_id, login_with(issued)) as owner:
+                    await owner.refresh([])
+            # The controller, whichever broker it is, deletes it.
+            short = await create_token(here, lifetime_ms=1)
+            await until_unknown(there, short.token.token_id)
+
+
+async def test_a_kbroker_and_an_apache_kafka_share_users_tokens_and_replicas(
     secured: RunningCluster, judge39_classpath: str, java: str, tmp_path: Path
 ) -> None:
     kafka_settings = {
@@ -153,3 +222,4 @@ async def test_a_kbroker_and_an_apache_kafka_share_users_and_replicas(
     await create_topic(secured, "orders", 2)
     found = await trio.to_thread.run_sync(write_and_read, secured, "orders")
     assert found == {b"%d" % number for number in range(100)}
+    await share_tokens(secured)

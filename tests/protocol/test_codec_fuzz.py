@@ -131,7 +131,8 @@ LIARS: dict[str, tuple[Message, int, bytes, str]] = {
         b"\xff\xff" + bytes(6) + b"\0\0\0\1" + b"\0\1x" + b"\0\0\0\1" + bytes(4) + b"\x7f\xff\xff\xff",
         "records ends beyond the message",
     ),
-    "2^35 tags": (HEARTBEAT, 4, BEFORE_TAGS[HEARTBEAT] + b"\xff\xff\xff\xff\x7f", "index out of range|out of bounds"),
+    "2^35 tags": (HEARTBEAT, 4, BEFORE_TAGS[HEARTBEAT] + b"\xff\xff\xff\xff\x7f", "34359738367 unknown tagged fields"),
+    "more tags than there are": (HEARTBEAT, 4, BEFORE_TAGS[HEARTBEAT] + b"\x05", "index out of range|out of bounds"),
     "an unknown tag longer than the message": (
         HEARTBEAT,
         4,

@@ -49,6 +49,16 @@ def test_tagged_fields_of_a_header_are_skipped() -> None:
     assert codec(REQUEST_HEADER, 2).decode(data + b"body") == (request(), len(data))
 
 
+def test_a_header_with_very_many_tagged_fields_is_refused() -> None:
+    for count, is_accepted in ((1_000, True), (1_001, False)):
+        data = START + b"\xff\xff" + bytes((0x80 | count & 0x7F, count >> 7)) + b"\x05\x00" * count
+        if is_accepted:
+            assert codec(REQUEST_HEADER, 2).decode(data) == (request(), len(data))
+        else:
+            with pytest.raises(PeerError, match="1001 unknown tagged fields"):
+                codec(REQUEST_HEADER, 2).decode(data)
+
+
 def test_response_headers() -> None:
     value = RESPONSE_HEADER(correlation_id=-2)
     assert codec(RESPONSE_HEADER, 0).to_bytes(value) == b"\xff\xff\xff\xfe"

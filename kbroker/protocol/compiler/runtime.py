@@ -33,6 +33,8 @@ MAX_ELEMENTS = 1 << 20
 Without this limit, a frame of empty structs could allocate gigabytes of objects.
 """
 
+_MAX_TAGS = 1_000  # of one struct. Skipping them takes time on the event loop, also before a login.
+
 ONE_BYTE = tuple(bytes([value]) for value in range(256))
 
 FEW = 16
@@ -70,12 +72,14 @@ def varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Buffer, position: int, count: int) -> int:
-    """Skips unknown tagged fields and returns the position after them.
+    """Skips unknown tagged fields and returns the position after them. Raises PeerError if there are very many.
 
     `count` is the byte before `position`, the first byte of a varint.
     """
     if count > 0x7F:
         count, position = varint(buffer, position - 1)
+    if count > _MAX_TAGS:
+        raise PeerError(f"{count} unknown tagged fields")
     size = len(buffer)
     for _ in range(count):
         _, position = varint(buffer, position)

@@ -1,18 +1,24 @@
-"""SCRAM credentials of users in the image: found for logins, listed, and changed. Pure.
+"""SCRAM credentials of users in the image, and of delegation tokens: found for logins, listed, and changed. Pure.
 
-They are configs of the user's entity, `users/<name>`, beside its quotas, as in Kafka 3.9.
+Those of a user are configs of its entity, `users/<name>`, beside its quotas, as in Kafka 3.9. Those of a token are
+computed from its HMAC.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kbroker.controller.config_entities import entity_path, split_entity_path
 from kbroker.controller.image import Image
 from kbroker.security.credentials import SCRAM_HASHES, SCRAM_MECHANISMS, ScramCredential, ScramHash, parse_credential
+from kbroker.security.scram import TokenCredential
 
-__all__ = ["credentials_of", "find_credential", "user_entity", "user_with_credential"]
+if TYPE_CHECKING:
+    from kbroker.controller.token_store import TokenStore
+
+__all__ = ["credentials_of", "find_credential", "find_token", "user_entity", "user_with_credential"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +38,14 @@ def find_credential(image: Image, scram: ScramHash, user: str) -> ScramCredentia
     except ValueError as problem:
         logger.error("Ignored the credential of a user in %s: %s", user_entity(user), problem)
         return None
+
+
+def find_token(tokens: TokenStore | None, scram: ScramHash, token_id: str) -> TokenCredential | None:
+    """Returns the credential of a token. None without one, or if it has expired."""
+    known = None if tokens is None else tokens.find(token_id)
+    if known is None:
+        return None
+    return TokenCredential(known.credential(scram), known.token.user, known.token.expiry_ms)
 
 
 def credentials_of(image: Image, user: str) -> dict[ScramHash, ScramCredential]:

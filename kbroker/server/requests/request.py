@@ -74,6 +74,11 @@ class Request:
         return cast(ClientSession, self.slot.connection.session).principal
 
     @property
+    def is_with_token(self) -> bool:
+        """Whether the client has logged in with a delegation token."""
+        return cast(ClientSession, self.slot.connection.session).is_with_token
+
+    @property
     def client_host(self) -> str:
         return self.slot.connection.peer_host
 
