@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = ["StartFailed", "free_ports", "run_kbroker", "running", "wait_until"]
@@ -79,8 +80,16 @@ def run_kbroker(
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns different ports that are free now, for programs that cannot bind port 0 and report their port."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Returns different ports that are free now, for programs that cannot bind port 0 and report their port.
+
+    They are below those that the system gives to outgoing connections: one of these could take the port of a server
+    that is down for a moment.
+    """
+    sockets: list[socket.socket] = []
+    while len(sockets) < count:
+        # Not from the generators of `random`: parallel processes that seed them alike would take the same ports.
+        with suppress(OSError):
+            sockets.append(socket.create_server(("127.0.0.1", 10_000 + secrets.randbelow(20_000))))
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:
         opened.close()
