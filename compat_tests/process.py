@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = ["StartFailed", "free_ports", "run_kbroker", "running", "wait_until"]
@@ -18,6 +19,10 @@ __all__ = ["StartFailed", "free_ports", "run_kbroker", "running", "wait_until"]
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
+# Below the ports that systems give to connections: none of them takes a port before its program does, or while the
+# program is restarted.
+_PORTS = range(10_000, 30_000)
+_RANDOM = random.SystemRandom()  # test processes must not choose the same ports
 READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
 
 
@@ -80,7 +85,10 @@ def run_kbroker(
 
 def free_ports(count: int) -> list[int]:
     """Returns different ports that are free now, for programs that cannot bind port 0 and report their port."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    sockets: list[socket.socket] = []
+    while len(sockets) < count:
+        with suppress(OSError):  # the port is in use
+            sockets.append(socket.create_server(("127.0.0.1", _RANDOM.choice(_PORTS))))
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:
         opened.close()
