@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -19,6 +19,10 @@ __all__ = ["StartFailed", "free_ports", "run_kbroker", "running", "wait_until"]
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
+# Below the ports that systems give to connections: none of them takes a port before its program does, or while the
+# program is restarted.
+_PORTS = range(10_000, 30_000)
+_RANDOM = random.SystemRandom()  # test processes must not choose the same ports
 READY = re.compile(r"^kbroker is ready on (\S+)$", re.MULTILINE)
 
 
@@ -80,16 +84,11 @@ def run_kbroker(
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns different ports that are free now, for programs that cannot bind port 0 and report their port.
-
-    They are below those that the system gives to outgoing connections: one of these could take the port of a server
-    that is down for a moment.
-    """
+    """Returns different ports that are free now, for programs that cannot bind port 0 and report their port."""
     sockets: list[socket.socket] = []
     while len(sockets) < count:
-        # Not from the generators of `random`: parallel processes that seed them alike would take the same ports.
-        with suppress(OSError):
-            sockets.append(socket.create_server(("127.0.0.1", 10_000 + secrets.randbelow(20_000))))
+        with suppress(OSError):  # the port is in use
+            sockets.append(socket.create_server(("127.0.0.1", _RANDOM.choice(_PORTS))))
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:
         opened.close()

@@ -13,6 +13,7 @@ import trio
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from compat_tests.process import free_ports
 from tests.broker.child import ChildBroker, spawn
 from tests.controller.conftest import secured_zookeeper, zookeeper
 
@@ -45,7 +46,7 @@ class RunningCluster:
             *settings,
         ]
         arguments = [part for setting in properties for part in ("--set", setting)]
-        port = 0 if known is None else known.port  # a restarted broker keeps its port
+        port = free_ports(1)[0] if known is None else known.port  # a restarted broker keeps its port
         listeners = f"{self.protocol}://127.0.0.1:{port}"
         child = await spawn(self.directory / str(broker_id), *arguments, more_dirs=more_dirs, listeners=listeners)
         self.brokers[broker_id] = child
@@ -63,8 +64,16 @@ class RunningCluster:
     async def metadata(self, broker_id: int) -> Any:
         """Returns the metadata that librdkafka reads from this broker."""
         address = f"127.0.0.1:{self.brokers[broker_id].port}"
-        admin = AdminClient({"bootstrap.servers": address, "log_level": 0, **self.client_settings})
-        return await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=TIMEOUT_SECONDS))
+
+        def read() -> Any:
+            while True:
+                admin = AdminClient({"bootstrap.servers": address, "log_level": 0, **self.client_settings})
+                found = admin.list_topics(timeout=TIMEOUT_SECONDS)
+                # A client that has heard of the other brokers may ask any of them.
+                if f"{address}/" in str(found.orig_broker_name):
+                    return found
+
+        return await trio.to_thread.run_sync(read)
 
     async def seen_by(self, broker_id: int) -> tuple[object, ...]:
         found = await self.metadata(broker_id)

@@ -23,10 +23,11 @@ pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 TOPIC = "orders"
 KBROKER_ID = 1
 END = 3
+LONG_SESSION = "zookeeper.session.timeout.ms=18000"  # no broker dies, and the answers have leader epoch 0
 
 
 def in_rack(broker_id: int) -> list[str]:
-    return [f"broker.rack=rack{broker_id}", f"replica.selector.class={RACK_AWARE_SELECTOR}"]
+    return [f"broker.rack=rack{broker_id}", f"replica.selector.class={RACK_AWARE_SELECTOR}", LONG_SESSION]
 
 
 @pytest.fixture

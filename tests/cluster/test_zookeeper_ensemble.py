@@ -21,6 +21,9 @@ from tests.cluster.test_replication import all_in_sync, check_records, create, i
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
+# Of the controller; and of a controller that knows too few brokers, because the others have still to register again.
+WITHOUT_SESSION = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER, KafkaError.INVALID_REPLICATION_FACTOR)
+
 
 def describe(cluster: RunningCluster, *options: str) -> str:
     address = f"127.0.0.1:{next(iter(cluster.alive.values())).port}"
@@ -35,13 +38,13 @@ async def states(cluster: RunningCluster) -> list[str]:
 
 
 def is_created(cluster: RunningCluster, topic: str) -> bool:
-    """Sends one request. Returns False if ZooKeeper did not answer the controller in time."""
+    """Sends one request. Returns False if brokers, or the controller, have no session with ZooKeeper yet."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     try:
         admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(TIMEOUT_SECONDS)
     except KafkaException as error:
         code = error.args[0].code()
-        if code not in (KafkaError.REQUEST_TIMED_OUT, KafkaError.TOPIC_ALREADY_EXISTS):
+        if code not in (*WITHOUT_SESSION, KafkaError.TOPIC_ALREADY_EXISTS):
             raise
         return bool(code == KafkaError.TOPIC_ALREADY_EXISTS)  # an earlier request was served after its time
     return True

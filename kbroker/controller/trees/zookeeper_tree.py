@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 
 from kbroker.controller.trees.node_protection import Protection, protection_of
+from kbroker.controller.trees.retries import retry_until_connected
 from kbroker.controller.trees.tree import (
     ANY_VERSION,
     BadVersion,
@@ -295,7 +296,7 @@ async def open_zookeeper_tree(
             )
         if chroot := chroot.strip("/"):
             rights = _rights(f"/{chroot}") if security.protects_nodes else None
-            await trio.to_thread.run_sync(_use_chroot, client, f"/{chroot}", rights)
+            await retry_until_connected(lambda: trio.to_thread.run_sync(_use_chroot, client, f"/{chroot}", rights))
         yield tree
     finally:
         tree._remove_listeners()

@@ -10,9 +10,12 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 
 from kbroker.controller.trees.tree import SessionState, WatchEvent
 from kbroker.controller.trees.zookeeper_tree import _new_client, open_zookeeper_tree
@@ -75,6 +78,24 @@ async def test_all_nodes_are_below_the_path_of_the_address(zookeeper: str) -> No
         assert await two.children("/") == []
         assert await root.children("/below") == ["one", "two"]
         assert await root.children("/below/one") == ["a"]
+
+
+@pytest.mark.jvm
+async def test_a_connection_that_is_lost_while_the_path_is_created_is_waited_for(
+    zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_path = KazooClient.ensure_path
+    losses = [ConnectionLoss(), SessionExpiredError()]
+
+    def losing(client: Any, *arguments: Any) -> Any:
+        if losses:
+            raise losses.pop()
+        return ensure_path(client, *arguments)
+
+    monkeypatch.setattr(KazooClient, "ensure_path", losing)
+    async with open_zookeeper_tree(f"{zookeeper}/lost") as tree:
+        assert await tree.children("/") == []
+    assert losses == []
 
 
 class Proxy:

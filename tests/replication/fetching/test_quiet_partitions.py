@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -209,10 +208,16 @@ async def test_a_change_of_the_leader_ends_the_wait(cluster: Cluster) -> None:
 
 async def test_a_new_leader_completes_the_fetches_of_quiet_followers(cluster: Cluster) -> None:
     async with following(cluster) as follower, trio.open_nursery() as nursery:
-        nursery.start_soon(partial(follower.fetch, {}, max_wait_ms=LONG_MS))
+
+        async def wait() -> None:
+            while True:  # a new leader completes its first fetches early
+                await follower.fetch({}, max_wait_ms=LONG_MS)
+
+        nursery.start_soon(wait)
         await eventually(lambda: follower.session.waiter is not None)
         cluster.nodes[1].peers.finish_fetches()
         assert follower.session.waiter is None
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_follower_outside_of_the_isr_is_never_quiet(cluster: Cluster) -> None:
