@@ -21,11 +21,13 @@ __all__ = [
     "claiming_batch",
     "commit_many_frame",
     "create_topics_frame",
+    "delete_credentials_frame",
     "delete_groups_frame",
     "describe_configs_frame",
     "describe_groups_frame",
     "describe_producers_frame",
     "describe_topics_frame",
+    "describe_users_frame",
     "fetch_many_frame",
     "fetch_offsets_of_many_frame",
     "find_coordinators_frame",
@@ -41,6 +43,7 @@ __all__ = [
     "quotas_frame",
     "regex_heartbeat_frame",
     "sync_alone_frame",
+    "tagged_frame",
     "txn_commit_many_frame",
 ]
 
@@ -171,6 +174,22 @@ def quotas_frame(users: Iterable[bytes], *, remove: bool) -> bytearray:
     operation = struct.pack(">i", 1) + string(b"producer_byte_rate") + struct.pack(">d?", 1e9, remove)
     entity = struct.pack(">i", 1) + string(b"user")
     return frame(49, 0, array([entity + string(user) + operation for user in users]) + b"\0")
+
+
+def delete_credentials_frame(users: Sequence[bytes], mechanism: int) -> bytearray:
+    """Returns a request that deletes one SCRAM credential of each user."""
+    deletions = b"".join(compact(user) + struct.pack(">bx", mechanism) for user in users)
+    return frame(51, 0, uvarint(len(users) + 1) + deletions + uvarint(1) + b"\0", flexible=True)
+
+
+def describe_users_frame(users: Sequence[bytes]) -> bytearray:
+    asked = b"".join(compact(user) + b"\0" for user in users)
+    return frame(50, 0, uvarint(len(users) + 1) + asked + b"\0", flexible=True)
+
+
+def tagged_frame(count: int) -> bytearray:
+    """Returns an ApiVersions request with so many tagged fields that nobody knows. It needs no login."""
+    return frame(18, 3, compact(b"a") + compact(b"1") + uvarint(count) + b"\x7f\0" * count, flexible=True)
 
 
 def claiming_batch() -> bytes:

@@ -264,5 +264,15 @@ ATTACKS: Iterable[Attack] = (
     Attack("100,000 waiting fetches, dropped", partial(park_fetches, is_woken=False), 100_000, 2_000),
     Attack("100,000 waiting fetches, woken by one Produce", partial(park_fetches, is_woken=True), 100_000, 2_000),
     Attack("quotas for 3,000 users", set_quotas, 3_000, 100),
+    Attack(
+        "credentials of 29,000 users, all refused",
+        repeat(_of_names(partial(frames.delete_credentials_frame, mechanism=0))),
+        29_000,
+        2_000,
+    ),
+    Attack(
+        "credentials of 29,000 unknown users, described", repeat(_of_names(frames.describe_users_frame)), 29_000, 2_000
+    ),
+    Attack("100 requests with 120,000 tagged fields", repeat(frames.tagged_frame, 100), 120_000, 2_000),
     Attack("1,500 regular expressions in one group", subscribe_by_regex, 1_500, 50),
 )

@@ -51,10 +51,17 @@ def decoded(frame: bytes | bytearray) -> Any:
             frames.quotas_frame(NAMES, remove=False),
             lambda body: [entry.entity[0].entity_name for entry in body.entries if entry.ops],
         ),
+        (frames.describe_users_frame(NAMES), lambda body: [user.name for user in body.users]),
+        (frames.delete_credentials_frame(NAMES, 0), lambda body: [deletion.name for deletion in body.deletions]),
     ],
 )
 def test_a_request_names_all_its_resources(frame: bytearray, elements: Callable[[Any], list[str]]) -> None:
     assert elements(decoded(frame)) == TEXTS
+
+
+def test_unknown_tagged_fields_are_skipped() -> None:
+    body = decoded(frames.tagged_frame(1_000))
+    assert (body.client_software_name, body.client_software_version) == ("a", "1")
 
 
 @pytest.mark.parametrize(

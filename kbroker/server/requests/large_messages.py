@@ -48,7 +48,7 @@ _MAX_ELEMENTS_HANDLED: Final = 2_000  # in the turn of their connection, in a fe
 
 # Keys of the APIs whose handlers let other tasks run between two elements.
 _HANDLED_IN_SLICES: Final = frozenset(
-    {0, 1, 2, 3, 9, 10, 15, 19, 20, 21, 23, 27, 32, 33, 35, 37, 42, 44, 45, 48, 50, 61, 65, 69, 75}
+    {0, 1, 2, 3, 9, 10, 15, 19, 20, 21, 23, 27, 32, 33, 35, 37, 42, 44, 45, 48, 61, 65, 69, 75}
 )
 # LeaderAndIsr, StopReplica, UpdateMetadata, AlterPartition: their size grows with the cluster.
 _AS_LARGE_AS_THE_CLUSTER: Final = frozenset({4, 5, 6, 56})
