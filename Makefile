@@ -105,6 +105,7 @@ lock: install-test ## renew the lock files in requirements/
 	$(LOCK) --upgrade -o requirements/build.lock requirements/build.in
 	$(LOCK) --upgrade -o requirements/core.lock pyproject.toml
 	$(LOCK) --upgrade --extra test -c requirements/core.lock -o requirements/test.lock pyproject.toml
+	$(LOCK) --upgrade --extra tls -c requirements/test.lock -o requirements/tls.lock pyproject.toml
 	$(LOCK) --upgrade -c requirements/test.lock -o requirements/compile.lock requirements/compile.in
 	$(LOCK) --upgrade -o requirements/spark.lock requirements/spark.in
 
