@@ -21,6 +21,7 @@ __all__ = [
     "respond_in_slices",
     "respond_once_in_slices",
     "run_in_slices",
+    "turn_of_loop",
 ]
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ async def run_in_slices(clock: Clock, steps: Generator[None, None, R]) -> R:
 
 
 async def _finish_later(clock: Clock, steps: Generator[None, None, R], finished: list[R]) -> R:
-    turn = _turn_of_loop()
+    turn = turn_of_loop()
     while True:
         async with turn:
             if _run_one_slice(clock, steps, finished):
@@ -143,7 +144,7 @@ async def _respond_later(
 
 
 async def _fill(clock: Clock, function: Callable[[T], R], remaining: Iterator[T], results: list[R]) -> None:
-    turn = _turn_of_loop()
+    turn = turn_of_loop()
     while True:
         async with turn:  # a checkpoint, also if no other request waits for the turn
             if _fill_one_slice(clock, function, remaining, results):
@@ -161,7 +162,8 @@ def _fill_one_slice(clock: Clock, function: Callable[[T], R], remaining: Iterato
     return True
 
 
-def _turn_of_loop() -> trio.Lock:
+def turn_of_loop() -> trio.Lock:
+    """Returns the lock that large requests hold while they work on the loop: one of them in each round."""
     try:
         return _turn.get()
     except LookupError:

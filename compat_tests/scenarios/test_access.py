@@ -17,8 +17,8 @@ from compat_tests.apache_kafka import CLUSTER_ID, PROPERTIES, JavaTools, answers
 from compat_tests.process import free_ports, running, wait_until
 from kbroker.client.acls import create_acls, delete_acls
 from kbroker.client.address import Address
-from kbroker.client.admin import create_topic
 from kbroker.client.cluster import Cluster, open_cluster
+from kbroker.client.topics import create_topic
 from kbroker.security.acls.filters import AclFilter
 from kbroker.security.acls.text import parse_acl
 from tests.broker.access_table import ROWS, Row, build, codes_of, each_lines

@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "transactions": "List, describe and abort transactions, and find those that hang.",
     "configs": "Describe and alter configs of topics, brokers and groups.",
     "users": "Add, list and remove users that log in with SCRAM.",
+    "tokens": "Create, renew, expire and list delegation tokens.",
     "quotas": "List, set and delete client quotas.",
     "acls": "Allow and deny operations, list and remove ACLs, and explain decisions.",
     "certs": "Make certificates for development.",

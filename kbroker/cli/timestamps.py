@@ -6,14 +6,23 @@ TIME is ISO 8601 (UTC unless it has an offset), milliseconds since 1970, or an a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
 import click
 
+from kbroker.cli.command import Function
 from kbroker.clock import Clock, SystemClock
 
-__all__ = ["format_timestamp", "parse_timestamp", "parse_timestamp_option", "since_option", "until_option"]
+__all__ = [
+    "duration_option",
+    "format_timestamp",
+    "parse_timestamp",
+    "parse_timestamp_option",
+    "since_option",
+    "until_option",
+]
 
 _AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -43,6 +52,20 @@ def parse_timestamp_option(_ctx: click.Context, _option: click.Parameter, text: 
             f"'{text}' is not a timestamp. Use ISO 8601 (2026-01-31T12:00), milliseconds since 1970, "
             "or an age (15m for 15 minutes ago)."
         ) from None
+
+
+def duration_option(option: str, argument: str, about: str) -> Callable[[Function], Function]:
+    """Returns an option that takes a time span like 15m. The command gets milliseconds, or None without the option."""
+
+    def parse(_ctx: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+        if text is None:
+            return None
+        found = _AGE.fullmatch(text)
+        if found is None:
+            raise click.BadParameter(f"'{text}' is not a time span. Use for example 90s, 15m, 12h or 7d.")
+        return int(found[1]) * _UNIT_MS[found[2]]
+
+    return click.option(option, argument, metavar="DURATION", callback=parse, help=about)
 
 
 since_option = click.option(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kbroker.client.admin import send_to_controller
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnection
+from kbroker.client.controller_requests import send_to_controller
 from kbroker.client.failures import BrokerRefusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api

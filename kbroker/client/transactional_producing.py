@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import BrokerResponse, Cluster, TopicInfo
 from kbroker.client.connection import BrokerConnection
+from kbroker.client.coordinator import send_to_transaction_coordinator
 from kbroker.client.failures import BrokerRefusal
 from kbroker.client.producing import ACKS_ALL, ProducerBatch, send_batches
-from kbroker.client.transactions import send_to_transaction_coordinator
 from kbroker.errors import UserError
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.error_codes import ErrorCode

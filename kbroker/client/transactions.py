@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnection
-from kbroker.client.failures import BrokerRefusal, ConnectionFailed
-from kbroker.errors import UserError
+from kbroker.client.coordinator import send_to_transaction_coordinator
+from kbroker.client.failures import BrokerRefusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import api
 
@@ -18,7 +18,6 @@ __all__ = [
     "abort_transaction",
     "describe_transaction",
     "list_transactions",
-    "send_to_transaction_coordinator",
 ]
 
 INIT_PRODUCER_ID: Final = api(22)
@@ -107,28 +106,3 @@ async def abort_transaction(cluster: Cluster, transactional_id: str) -> bool:
 
     await send_to_transaction_coordinator(cluster, transactional_id, send)
     return True
-
-
-async def send_to_transaction_coordinator(
-    cluster: Cluster, transactional_id: str, send: Callable[[BrokerConnection], Awaitable[tuple[int, Any]]]
-) -> Any:
-    """Calls `send`, which returns an error code and a value, and returns the value.
-
-    Retries while the coordinator is loading or moving, or completes another transaction of the id.
-    """
-    backoff = cluster.backoff()
-    while True:
-        failure: UserError
-        try:
-            code, value = await send(await cluster.coordinator_connection(transactional_id, is_transaction=True))
-        except ConnectionFailed as broken:
-            failure = broken
-        else:
-            if code == ErrorCode.NONE:
-                return value
-            if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                raise UserError(f"Transactional id '{transactional_id}' does not exist.")
-            failure = BrokerRefusal(code, f"transaction {transactional_id}")
-            if not failure.code.retriable:
-                raise failure
-        await backoff.pause(failure)

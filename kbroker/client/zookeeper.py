@@ -73,7 +73,7 @@ async def read_zookeeper_health(cluster: Cluster) -> ZooKeeperHealth | None:
 
 
 async def _read_connect(cluster: Cluster) -> str | None:
-    from kbroker.client.admin import describe_configs
+    from kbroker.client.configs import describe_configs
     from kbroker.config.resources import ConfigResourceType
 
     for broker_id in sorted(cluster.brokers):

@@ -31,6 +31,7 @@ from kbroker.config.key import (
     optional_int32,
     optional_int64,
     optional_string,
+    password,
     some_of,
     string,
     strings,
@@ -158,6 +159,18 @@ class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig)
     )
     default_replication_factor = int32(
         1, at_least(1), "Replication factor of topics that are created automatically or without a replication factor."
+    )
+    delegation_token_expiry_check_interval_ms = int64(
+        3_600_000, at_least(1), "Interval at which expired delegation tokens are removed."
+    )
+    delegation_token_expiry_time_ms = int64(
+        DAY_MS, at_least(1), "Time after which a delegation token expires if it is not renewed."
+    )
+    delegation_token_max_lifetime_ms = int64(
+        7 * DAY_MS, at_least(1), "Maximum lifetime of a delegation token, including renewals."
+    )
+    delegation_token_secret_key = password(
+        "Secret key used to create and verify delegation tokens. Without it there are none."
     )
     delete_topic_enable = flag(True, "Whether topics can be deleted.")
     fetch_max_bytes = int32(
@@ -493,7 +506,8 @@ class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig)
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Parses and validates properties. Raises UserError for the first invalid property."""
-        given = {_ALIASES.get(name, normal_name(name)): text for name, text in properties.items()}
+        given = {_ALIASES[name]: text for name, text in properties.items() if name in _ALIASES}
+        given |= {normal_name(name): text for name, text in properties.items() if name not in _ALIASES}
         values: dict[str, object] = {}
         for name, text in given.items():
             if name in BROKER_CONFIGS:
@@ -572,7 +586,8 @@ ONLY_DYNAMIC: Final = (
 THROTTLED_RATE: Final = int64(MAX_LONG, at_least(0), "Maximum rate of throttled replication, in bytes per second.")
 """Key of the configs in ONLY_DYNAMIC."""
 
-_ALIASES: Final = {"node.id": "broker.id"}
+_ALIASES: Final = {"node.id": "broker.id", "delegation.token.master.key": "delegation.token.secret.key"}
+"""Other name of a config -> its name, which wins if both are given."""
 
 # Configs of Kafka 3.9 that Kafka 4.1 has removed and that have no effect in kbroker.
 _WITHOUT_EFFECT: Final = (
@@ -580,7 +595,6 @@ _WITHOUT_EFFECT: Final = (
     "auto.include.jmx.reporter",
     "broker.id.generation.enable",
     "control.plane.listener.name",
-    "delegation.token.master.key",
     "eligible.leader.replicas.enable",
     "group.coordinator.new.enable",
     "group.share.max.groups",

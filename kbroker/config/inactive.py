@@ -23,7 +23,6 @@ from kbroker.config.key import (
     keys_of,
     optional_int32,
     optional_string,
-    password,
     some_of,
     string,
     strings,
@@ -78,16 +77,6 @@ class InactiveBrokerConfig(ConfigTable):
     controller_quorum_voters = strings((), None, "Voters of the KRaft quorum, as ID@HOST:PORT.")
     controller_socket_timeout_ms = int32(30_000, None, "Socket timeout of connections from the controller to brokers.")
     create_topic_policy_class_name = class_name(None, "Java class that validates new topics.")
-    delegation_token_expiry_check_interval_ms = int64(
-        3_600_000, at_least(1), "Interval at which expired delegation tokens are removed."
-    )
-    delegation_token_expiry_time_ms = int64(
-        DAY_MS, at_least(1), "Time after which a delegation token expires if it is not renewed."
-    )
-    delegation_token_max_lifetime_ms = int64(
-        7 * DAY_MS, at_least(1), "Maximum lifetime of a delegation token, including renewals."
-    )
-    delegation_token_secret_key = password("Secret key used to create and verify delegation tokens.")
     delete_records_purgatory_purge_interval_requests = int32(
         1, None, "Purge interval of the DeleteRecords purgatory, in requests."
     )

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import gc
 import logging
-import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
-import trio
-
 from kbroker.clock import Clock
+from kbroker.controller.announcements import ATTEMPTS, AnnouncedChanges, Announcement
 from kbroker.controller.trees import acl_znodes
-from kbroker.controller.trees.retries import retry_until_connected
 from kbroker.controller.trees.tree import (
     BadVersion,
-    ConnectionLost,
     Create,
     Delete,
     InvalidPath,
@@ -29,18 +26,12 @@ from kbroker.controller.trees.tree import (
     NodeExists,
     NodeTooLarge,
     NoNode,
-    SessionLost,
-    SessionState,
     SetData,
     Tree,
-    TreeError,
     TreeOperation,
-    Watch,
-    WatchEvent,
-    ensure_path,
 )
 from kbroker.controller.trees.znodes import BadNode
-from kbroker.errors import Refusal, StorageFailure
+from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.security.acls.entries import AclBinding, AclEntry, ResourcePattern
 from kbroker.security.acls.filters import AclFilter
@@ -51,13 +42,7 @@ __all__ = ["AclStore", "RemovedAcl"]
 
 logger = logging.getLogger(__name__)
 
-# Kafka's values.
-_ATTEMPTS: Final = 11
-_RETRY_SECONDS: Final = 0.1
-_RETRY_JITTER_SECONDS: Final = 0.05
-_EXPIRATION_MS: Final = 15 * 60_000
-
-_FAILURE_SECONDS: Final = 5.0  # between attempts to read a damaged tree
+_PATTERN_TYPES: Final = {parent: pattern_type for pattern_type, parent in acl_znodes.CHANGES.items()}
 
 _Entries = frozenset[AclEntry]
 RemovedAcl = tuple[AclBinding, Refusal | None]
@@ -72,88 +57,22 @@ class AclStore:
         self.index = index
         self._tree = tree
         self._clock = clock
-        self._timeout_s = timeout_s
-        # Reads and writes exclude each other: otherwise an old read could undo a newer write in the index.
-        self._lock = trio.Lock()
-        self._randomness = random.Random()
-        self._watched: set[str] = set()
-        self._seen: dict[str, int] = {}
-        """Paths of announcements, and when this broker first saw them (ms)."""
-        self._session_count = 1
-        self._loaded_session = 0
-        self._changed = trio.Event()
-        tree.add_session_listener(self._on_session)
+        self._changes = AnnouncedChanges(tree, clock, list(_PATTERN_TYPES), about="ACLs", timeout_s=timeout_s)
 
     # Reading
 
     async def load(self) -> None:
         """Reads all entries. Raises BadNode if a node cannot be read: an entry of it may deny something."""
         with _without_collections():
-            await retry_until_connected(self._load)
-
-    async def _load(self) -> None:
-        for path in acl_znodes.ACL_PATHS:
-            await ensure_path(self._tree, path)
-        await self._catch_up(is_strict=True)
+            await self._changes.load(acl_znodes.ACL_PATHS, partial(self._read, is_strict=True))
 
     async def run(self) -> None:
         """Follows the changes of other brokers."""
-        while True:
-            await self._changed.wait()
-            self._changed = trio.Event()
-            try:
-                await retry_until_connected(self._catch_up)
-            except (TreeError, StorageFailure) as failure:
-                logger.error("Could not read ACLs; the known ones stay in force: %r", failure)
-                await trio.sleep(_FAILURE_SECONDS)
-                self._changed.set()
+        await self._changes.run(self._read)
 
-    def _on_session(self, state: SessionState) -> None:
-        self._watched.clear()
-        if state is SessionState.CONNECTED:
-            # Announcements may have come and gone while the session was away.
-            self._session_count += 1
-            self._changed.set()
-
-    def _watch(self, path: str) -> Watch | None:
-        if path in self._watched:
-            return None
-        self._watched.add(path)
-
-        def on_watch(_event: WatchEvent) -> None:
-            self._watched.discard(path)
-            self._changed.set()
-
-        return on_watch
-
-    async def _catch_up(self, *, is_strict: bool = False) -> None:
-        """Reads the nodes that were announced as changed, or all. The watches are set before the nodes are read."""
-        async with self._lock:
-            session = self._session_count
-            announced, patterns = await self._read_announcements()
-            if self._loaded_session != session:
-                patterns = await self._all_patterns()
-            await self._refresh(patterns, is_strict=is_strict)
-            self._loaded_session = session
-            now_ms = self._clock.now_ms()
-            self._seen = {path: self._seen.get(path, now_ms) for path in announced}
-            await self._delete_old(now_ms)
-
-    async def _read_announcements(self) -> tuple[list[str], list[ResourcePattern]]:
-        """Returns the paths of all announcements, and the patterns of those that were not seen before."""
-        announced: list[str] = []
-        patterns: dict[ResourcePattern, None] = {}
-        for pattern_type, parent in acl_znodes.CHANGES.items():
-            paths = [f"{parent}/{name}" for name in await self._tree.children(parent, self._watch(parent))]
-            announced += paths
-            unseen = [path for path in paths if path not in self._seen]
-            for path, node in zip(unseen, await self._tree.get_many(unseen), strict=True):
-                pattern = None if node is None else acl_znodes.decode_change(pattern_type, node.data)
-                if pattern is not None:
-                    patterns[pattern] = None
-                elif node is not None:
-                    logger.error("Ignored the announcement %s: it names no resource", path)
-        return announced, list(patterns)
+    async def _read(self, announced: Sequence[Announcement] | None, *, is_strict: bool = False) -> None:
+        patterns = await self._all_patterns() if announced is None else _patterns(announced)
+        await self._refresh(patterns, is_strict=is_strict)
 
     async def _all_patterns(self) -> list[ResourcePattern]:
         """Returns the patterns in the tree, and those that only the index has."""
@@ -180,12 +99,6 @@ class AclStore:
             await time_slice.checkpoint_if_over()
         self.index.replace(changed)
 
-    async def _delete_old(self, now_ms: int) -> None:
-        for path in [path for path, seen_ms in self._seen.items() if now_ms - seen_ms > _EXPIRATION_MS]:
-            with suppress(NoNode):  # another broker was quicker
-                await self._tree.delete(path)
-            del self._seen[path]
-
     # Writing
 
     async def add(self, bindings: Sequence[AclBinding]) -> list[Refusal | None]:
@@ -201,46 +114,70 @@ class AclStore:
     async def remove(self, filters: Sequence[AclFilter]) -> list[list[RemovedAcl]]:
         """Removes the entries that match. Returns them for each filter; the first filter that matches gets an entry."""
         removed: list[list[RemovedAcl]] = [[] for _ in filters]
+        numbers: dict[AclFilter, int] = {}
+        for number, one in enumerate(filters):
+            numbers.setdefault(one, number)
         time_slice = TimeSlice(self._clock)
         for pattern in self.index.patterns():
             await time_slice.checkpoint_if_over()
-            matching = {number: one for number, one in enumerate(filters) if one.matches_pattern(pattern)}
+            matching = []
+            for one in numbers:
+                if one.matches_pattern(pattern):
+                    matching.append(one)
+                await time_slice.checkpoint_if_over()
             if matching:
-                await self._remove_from(pattern, matching, removed)
+                for one, outcomes in (await self._remove_from(pattern, matching, time_slice)).items():
+                    removed[numbers[one]] += outcomes
         return removed
 
     async def _remove_from(
-        self, pattern: ResourcePattern, filters: dict[int, AclFilter], removed: list[list[RemovedAcl]]
-    ) -> None:
-        found: dict[AclEntry, int] = {}
+        self, pattern: ResourcePattern, filters: Sequence[AclFilter], time_slice: TimeSlice
+    ) -> dict[AclFilter, list[RemovedAcl]]:
+        """Removes the entries of one pattern. Returns them by the first of the filters that matches.
+
+        What matches the known entries is found in slices: an entry times a filter may be many.
+        """
+        first: dict[AclEntry, AclFilter | None] = {}
+        for entry in self.index.entries(pattern):
+            for one in filters:
+                await time_slice.checkpoint_if_over()
+                if one.matches_entry(entry):
+                    first[entry] = one
+                    break
+            else:
+                first[entry] = None
+        if not any(first.values()):
+            return {}
+        found: dict[AclEntry, AclFilter] = {}
 
         def without_matching(entries: _Entries) -> Iterable[AclEntry]:
             found.clear()
             for entry in entries:
-                number = next((number for number, one in filters.items() if one.matches_entry(entry)), None)
-                if number is not None:
-                    found[entry] = number
+                one = first[entry] if entry in first else _first_match(filters, entry)
+                if one is not None:
+                    found[entry] = one
             return entries.difference(found)
 
-        if without_matching(self.index.entries(pattern)) == self.index.entries(pattern):
-            return
         refusal = await self._update(pattern, without_matching)
-        for entry, number in found.items():
-            removed[number].append((AclBinding(pattern, entry), refusal))
+        removed: dict[AclFilter, list[RemovedAcl]] = {}
+        for entry, one in found.items():
+            removed.setdefault(one, []).append((AclBinding(pattern, entry), refusal))
+        return removed
 
     async def _update(
         self, pattern: ResourcePattern, change: Callable[[_Entries], Iterable[AclEntry]]
     ) -> Refusal | None:
         """Replaces the entries of a pattern. Returns the Refusal if that failed."""
         try:
-            async with self._writing():
-                for _ in range(_ATTEMPTS):
-                    if await self._try_update(pattern, change):
-                        return None
-                    await trio.sleep(_RETRY_SECONDS + self._randomness.random() * _RETRY_JITTER_SECONDS)
+            if await self._changes.write(lambda: self._try_update(pattern, change)):
+                return None
         except Refusal as refusal:
             return refusal
-        text = f"Failed to update ACLs for {pattern} after trying a maximum of {_ATTEMPTS - 1} times"
+        except InvalidPath:
+            return Refusal(ErrorCode.INVALID_REQUEST, "Failed to create ACL")
+        except NodeTooLarge:
+            return Refusal(ErrorCode.INVALID_REQUEST, "The resource has too many ACLs")
+        text = f"Failed to update ACLs for {pattern} after trying a maximum of {ATTEMPTS - 1} times"
         return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
     async def _try_update(self, pattern: ResourcePattern, change: Callable[[_Entries], Iterable[AclEntry]]) -> bool:
@@ -258,23 +195,16 @@ class AclStore:
         self.index.replace({pattern: after})
         return True
 
-    @asynccontextmanager
-    async def _writing(self) -> AsyncIterator[None]:
-        """Turns failures of the tree into a Refusal."""
-        try:
-            with trio.fail_after(self._timeout_s):
-                async with self._lock:
-                    yield
-        except (ConnectionLost, SessionLost, trio.TooSlowError) as failure:
-            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "The metadata store did not answer.") from failure
-        except InvalidPath as failure:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "Failed to create ACL") from failure
-        except NodeTooLarge as failure:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "The resource has too many ACLs") from failure
-        except BadNode as failure:
-            raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, str(failure)) from failure
-        except StorageFailure as failure:
-            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
+
+def _patterns(announced: Sequence[Announcement]) -> list[ResourcePattern]:
+    patterns: dict[ResourcePattern, None] = {}
+    for parent, path, data in announced:
+        pattern = acl_znodes.decode_change(_PATTERN_TYPES[parent], data)
+        if pattern is None:
+            logger.error("Ignored the announcement %s: it names no resource", path)
+        else:
+            patterns[pattern] = None
+    return list(patterns)
 
 
 @contextmanager
@@ -287,6 +217,10 @@ def _without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _first_match(filters: Iterable[AclFilter], entry: AclEntry) -> AclFilter | None:
+    return next((one for one in filters if one.matches_entry(entry)), None)
 
 
 def _entries_of(pattern: ResourcePattern, node: Node | None) -> _Entries:

@@ -8,7 +8,14 @@ from kbroker.log.append_rules import LONG_CHECK, Rejection
 from kbroker.log.producers.producer_state import BatchTrace
 from kbroker.protocol.error_codes import ErrorCode
 
-__all__ = ["CHECK_IN_THREAD", "AppendResult", "refused", "refused_or_repeated"]
+__all__ = [
+    "CHECK_IN_THREAD",
+    "AppendResult",
+    "larger_than_segment",
+    "partition_name",
+    "refused",
+    "refused_or_repeated",
+]
 
 
 class AppendResult(NamedTuple):
@@ -38,3 +45,14 @@ def refused_or_repeated(verdict: BatchTrace | ErrorCode, log_start_offset: int) 
         return AppendResult(verdict)
     base, last, timestamp = verdict.base_offset, verdict.last_offset, verdict.timestamp
     return AppendResult(ErrorCode.NONE, base, last, timestamp, log_start_offset, is_duplicate=True)
+
+
+def larger_than_segment(path: str, size: int, segment_bytes: int) -> AppendResult:
+    message = f"Message batch size is {size} bytes in append to partition {partition_name(path)}, which exceeds the "
+    message += f"maximum configured segment size of {segment_bytes}."
+    return AppendResult(ErrorCode.RECORD_LIST_TOO_LARGE, error_message=message)
+
+
+def partition_name(path: str) -> str:
+    """Returns the name of a partition, as errors have it, from the path of its log."""
+    return path.rpartition("/")[2]

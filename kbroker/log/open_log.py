@@ -8,11 +8,11 @@ Synchronous and single-threaded, except for `FlushJob.run`. `recovery.load_log` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from kbroker.errors import StorageFailure
-from kbroker.log.append_result import AppendResult, refused, refused_or_repeated
+from kbroker.log.append_result import AppendResult, larger_than_segment, partition_name, refused, refused_or_repeated
 from kbroker.log.append_rules import AppendRules, CheckedBatch, Rejection
 from kbroker.log.fetched_batches import split_fetched
 from kbroker.log.files.file_cache import FileCache
@@ -28,7 +28,7 @@ from kbroker.log.retention import count_deletable
 from kbroker.log.roll_rules import RollRules
 from kbroker.log.segments.aborted_index import AbortedTransaction
 from kbroker.log.segments.segment import MAX_RELATIVE_OFFSET, Segment
-from kbroker.log.segments.segment_list import SegmentList, find_aborted
+from kbroker.log.segments.segment_list import SegmentList, discard, find_aborted
 from kbroker.log.segments.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 from kbroker.log.staging import Staging
 from kbroker.protocol.error_codes import ErrorCode
@@ -127,7 +127,7 @@ class OpenLog:
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
-        self.append_rules = AppendRules(config, _partition_name(self.path))
+        self.append_rules = AppendRules(config, partition_name(self.path))
         self._roll_rules = RollRules(config, self._random_below)
         self._is_append_time = config.message_timestamp_type == "LogAppendTime"
 
@@ -212,7 +212,7 @@ class OpenLog:
         size = len(batch)
         roll_rules = self._roll_rules
         if size > roll_rules.segment_bytes:
-            return _larger_than_segment(self.path, size, roll_rules.segment_bytes)
+            return larger_than_segment(self.path, size, roll_rules.segment_bytes)
         marker = None
         producer_id = header[9]  # by index: hot path
         if producer_id >= 0:
@@ -481,7 +481,7 @@ class OpenLog:
         assert not self._staging.size_bytes, f"{self!r} is truncated with batches staged"
         self.truncations += 1
         removed = segments.pop_behind(segments.floor_number(offset))
-        _discard(removed)
+        discard(removed)
         segment = segments.active
         segment.ensure_size()
         segment.is_active = True
@@ -504,7 +504,7 @@ class OpenLog:
         assert not self._staging.size_bytes, f"{self!r} is truncated with batches staged"
         self.truncations += 1
         # Renamed first: the new segment may have the name of an old one.
-        _discard(list(self.segments))
+        discard(list(self.segments))
         self._active = self._create_segment(offset, -1)
         self.segments.replace_all(self._active)
         self.snapshots.remove_all()
@@ -614,20 +614,3 @@ class OpenLog:
                 job.run()
             finally:
                 self.complete_flush(job, now_ms)
-
-
-def _partition_name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _larger_than_segment(path: str, size: int, segment_bytes: int) -> AppendResult:
-    message = f"Message batch size is {size} bytes in append to partition {_partition_name(path)}, which exceeds the "
-    message += f"maximum configured segment size of {segment_bytes}."
-    return AppendResult(ErrorCode.RECORD_LIST_TOO_LARGE, error_message=message)
-
-
-def _discard(segments: Sequence[Segment]) -> None:
-    for segment in segments:
-        segment.file.generation += 1
-        for file in segment.mark_deleted():
-            file.unlink()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions
 
-from kbroker.client.admin import create_topic
 from kbroker.client.cluster import Cluster
 from kbroker.client.consuming import Consumer
 from kbroker.client.failures import BrokerRefusal
 from kbroker.client.offsets import EARLIEST, LATEST, list_offsets
 from kbroker.client.producing import Producer
+from kbroker.client.topics import create_topic
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import UserError
 from kbroker.pipeline.accompanied_job import AccompaniedJob

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from kbroker.client.admin import ConfigChange, alter_configs, create_partitions, create_topic, describe_configs
 from kbroker.client.cluster import Cluster
+from kbroker.client.configs import ConfigChange, alter_configs, describe_configs
 from kbroker.client.failures import BrokerRefusal
+from kbroker.client.topics import create_partitions, create_topic
 from kbroker.config.key import ConfigSource
 from kbroker.config.resources import ConfigOperation, ConfigResourceType
 from kbroker.protocol.error_codes import ErrorCode

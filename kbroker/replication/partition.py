@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from operator import itemgetter
 
 from kbroker.config.key import MAX_INT
@@ -20,7 +19,7 @@ from kbroker.config.topic import TopicConfig
 from kbroker.controller.image import NO_LEADER, PartitionState
 from kbroker.errors import StorageFailure
 from kbroker.log.append_result import AppendResult
-from kbroker.log.append_rules import CheckedBatch, Rejection
+from kbroker.log.append_rules import CheckedBatch
 from kbroker.log.files.file_slice import FileSlice
 from kbroker.log.files.flush_job import FlushJob
 from kbroker.log.leader_epochs import UNDEFINED_EPOCH, EpochEntry
@@ -28,43 +27,19 @@ from kbroker.log.open_log import OpenLog
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.refused_batches import RefusedBatches
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.protocol.record_batch import MAGIC_POSITION, ReadBuffer
+from kbroker.protocol.record_batch import ReadBuffer
 from kbroker.replication.fetch_waiters import FetchWaiter, FetchWaiters, FetchWakeups
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.follower_view import Restart, truncation_offset
 from kbroker.replication.leader_state import LeaderState
 from kbroker.replication.peers import Peers
+from kbroker.replication.produced_records import ZSTD_SINCE, is_early_zstd, is_message_set, no_batch, no_zstd
 from kbroker.replication.storage_gate import StorageGate
 
-__all__ = ["LongCheck", "Partition", "long_check", "short_check"]
+__all__ = ["Partition"]
 
-_BATCHES_SINCE = 3
-_ZSTD_SINCE = 7
-_ZSTD = 4
-_CODEC_POSITION = 22  # the lower byte of a batch's attributes
 _ALL_REPLICAS = -1
 _NOT_ENOUGH_REPLICAS = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
-
-
-LongCheck = Callable[..., CheckedBatch | Rejection]
-"""Check of a batch that takes a while. Its argument `pause` lets other threads run."""
-
-
-def long_check(partition: Partition, records: memoryview, version: int, now_ms: int) -> LongCheck:
-    """Returns the check of records for which `stage` has returned CHECK_IN_THREAD. It may run in any thread."""
-    is_message_set = version < _BATCHES_SINCE and not _is_batch(records)
-    return partial(partition.log.append_rules.check_at_length, records, now_ms, is_message_set=is_message_set)
-
-
-def short_check(partition: Partition, records: memoryview, version: int, now_ms: int) -> CheckedBatch | Rejection:
-    """Checks a batch as `stage` does, and stages nothing. Returns LONG_CHECK if that takes too long on the loop."""
-    if _is_batch(records) and records[_CODEC_POSITION] & 7 == _ZSTD and version < _ZSTD_SINCE:
-        return Rejection(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, _no_zstd(version))
-    return partition.log.append_rules.check(records, now_ms)
-
-
-def _is_batch(records: memoryview) -> bool:
-    return len(records) > _CODEC_POSITION and records[MAGIC_POSITION] == 2
 
 
 def _size_between(log: OpenLog, start_offset: int, end_offset: int) -> int:
@@ -77,14 +52,6 @@ def _size_between(log: OpenLog, start_offset: int, end_offset: int) -> int:
         return 1
     slice_.release()
     return slice_.size
-
-
-def _no_batch(version: int) -> str:
-    return f"Produce requests with version {version} must have at least one record batch per partition"
-
-
-def _no_zstd(version: int) -> str:
-    return f"Produce requests with version {version} are not allowed to use ZStandard compression"
 
 
 class Partition:
@@ -362,7 +329,7 @@ class Partition:
                     return AppendResult(held_back)
             if checked is not None:
                 result = self.log.stage_checked(checked, self.leader_epoch, now_ms)
-            elif version >= _ZSTD_SINCE and records is not None:
+            elif version >= ZSTD_SINCE and records is not None:
                 log = self.opened_log
                 if log is None:
                     log = self.log
@@ -383,12 +350,11 @@ class Partition:
 
     def _stage_old(self, records: memoryview | None, version: int, now_ms: int) -> AppendResult:
         if not records:
-            return AppendResult(ErrorCode.INVALID_RECORD, error_message=_no_batch(version))
-        is_batch = _is_batch(records)
-        if version < _BATCHES_SINCE and not is_batch:
+            return AppendResult(ErrorCode.INVALID_RECORD, error_message=no_batch(version))
+        if is_message_set(records, version):
             return self.log.stage_message_set(records, self.leader_epoch, now_ms)
-        if is_batch and records[_CODEC_POSITION] & 7 == _ZSTD and version < _ZSTD_SINCE:
-            return AppendResult(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, error_message=_no_zstd(version))
+        if is_early_zstd(records, version):
+            return AppendResult(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, error_message=no_zstd(version))
         return self.log.stage(records, self.leader_epoch, now_ms)
 
     def commit(self) -> None:

@@ -45,8 +45,13 @@ class ClientLogin:
     """Returns the client side of a new exchange."""
 
 
-def login_of_user(mechanism: str, user: str, password: str, *, source: str) -> ClientLogin:
-    """Returns a login with PLAIN or SCRAM. Raises UserError, which begins with `source`, for another mechanism."""
+def login_of_user(mechanism: str, user: str, password: str, *, source: str, is_token: bool = False) -> ClientLogin:
+    """Returns a login with PLAIN or SCRAM. Raises UserError, which begins with `source`, for another mechanism.
+
+    `is_token`: `user` is the id of a delegation token, and `password` its HMAC in base64.
+    """
+    if is_token and mechanism not in SCRAM_MECHANISMS:
+        raise UserError(f"{source}: a delegation token needs a SCRAM mechanism, not {mechanism}")
     if mechanism == PLAIN:
         if "\0" in user + password:
             raise UserError(f"{source}: user and password must not contain a NUL character")
@@ -56,7 +61,7 @@ def login_of_user(mechanism: str, user: str, password: str, *, source: str) -> C
         raise UserError(f"{source}: {_unusable(mechanism)}")
     if not user.isascii() or not user:
         raise UserError(f"{source}: user names of SCRAM must be ASCII, and not empty")
-    return ClientLogin(mechanism, lambda: ScramClient(scram, user, password))
+    return ClientLogin(mechanism, lambda: ScramClient(scram, user, password, is_token=is_token))
 
 
 def login_of_token(read_token: Callable[[], str], extensions: Mapping[str, str] | None = None) -> ClientLogin:
@@ -77,7 +82,8 @@ def login_of_jaas(mechanism: str, text: str, *, source: str) -> ClientLogin:
     user, password = module.options.get("username"), module.options.get("password")
     if user is None or password is None:
         raise UserError(f"{source}: username and password are needed to log in")
-    return login_of_user(mechanism, user, password, source=source)
+    is_token = module.options.get("tokenauth", "").lower() == "true"
+    return login_of_user(mechanism, user, password, source=source, is_token=is_token)
 
 
 def token_file(url: str | None, *, source: str) -> str:

@@ -42,6 +42,8 @@ class ServerMechanism(Protocol):
     """Name of the user once the exchange is complete. None before."""
     expires_ms: int | None
     """When the credential expires, in ms since the epoch. None if it does not expire."""
+    is_token_login: bool
+    """Whether the client has logged in with a delegation token."""
 
     def step(self, token: bytes) -> bytes:
         """Returns the answer to a token of the client. Raises AuthenticationFailed."""

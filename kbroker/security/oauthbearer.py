@@ -31,6 +31,7 @@ class OAuthBearerServer:
     def __init__(self, validate: ValidateToken) -> None:
         self.user: str | None = None
         self.expires_ms: int | None = None
+        self.is_token_login = False
         self._validate = validate
         self._is_first = True
         self._failure: str | None = None  # of the token, which the client has to acknowledge

@@ -21,6 +21,7 @@ class PlainServer:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self.user: str | None = None
         self.expires_ms: int | None = None
+        self.is_token_login = False
         self._passwords = passwords
         self._is_done = False
 

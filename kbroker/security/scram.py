@@ -6,7 +6,7 @@
     server final   v=<base64 signature of the server>
 
 The password never crosses the wire, and the client verifies the server too. User names are ASCII; `,` is written =2C
-and `=` is written =3D.
+and `=` is written =3D. With the extension `tokenauth=true` the name is the id of a delegation token (KIP-48).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.security.credentials import (
     MIN_ITERATIONS,
@@ -28,9 +28,20 @@ from kbroker.security.credentials import (
 )
 from kbroker.security.mechanism import AuthenticationFailed
 
-__all__ = ["FindCredential", "ScramClient", "ScramServer", "new_nonce"]
+__all__ = ["FindCredential", "FindToken", "ScramClient", "ScramServer", "TokenCredential", "new_nonce"]
 
 FindCredential = Callable[[str], ScramCredential | None]
+
+
+class TokenCredential(NamedTuple):
+    """Credential of a delegation token, with the name of its owner and its expiry."""
+
+    credential: ScramCredential
+    user: str
+    expires_ms: int
+
+
+FindToken = Callable[[str], TokenCredential | None]
 
 _NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"  # anything but NUL, comma and equals sign
 _PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
@@ -62,24 +73,31 @@ def new_nonce() -> str:
 
 
 class ScramServer:
-    """`find_credential` returns the credential of a user, or None. `secret`: for the salts of users without one."""
+    """`find_credential` returns the credential of a user, or None; `find_token` that of a delegation token.
+
+    `secret`: for the salts of names without a credential.
+    """
 
     def __init__(
         self,
         scram: ScramHash,
         find_credential: FindCredential,
         *,
+        find_token: FindToken = lambda token_id: None,
         secret: bytes,
         make_nonce: Callable[[], str] = new_nonce,
     ) -> None:
         self.user: str | None = None
         self.expires_ms: int | None = None
+        self.is_token_login = False
         self._scram = scram
         self._find_credential = find_credential
+        self._find_token = find_token
         self._secret = secret
         self._make_nonce = make_nonce
         self._next: Callable[[str], bytes] | None = self._answer_first
-        self._name = ""
+        self._name = ""  # of the user, or of the token's owner
+        self._expires_ms: int | None = None
         self._gs2_header = ""
         self._client_nonce = ""
         self._nonce = ""
@@ -102,9 +120,8 @@ class ScramServer:
         if first is None or _has_reserved(first["extensions"]):
             raise AuthenticationFailed("invalid SCRAM client first message")
         name = _plain_name(first["name"])
-        if _is_token(first["extensions"]):
-            raise AuthenticationFailed("delegation tokens are not supported")
-        credential = self._find_credential(name)
+        self.is_token_login = _is_token(first["extensions"])
+        credential = self._find_of_token(name) if self.is_token_login else self._find_of_user(name)
         if credential is not None and credential.iterations < MIN_ITERATIONS:
             raise AuthenticationFailed(f"the credential has less than {MIN_ITERATIONS} iterations")
         authorization_id = first["authorization_id"]
@@ -112,8 +129,8 @@ class ScramServer:
             message = "Authentication failed: Client requested an authorization id that is different from username"
             raise AuthenticationFailed(message, message)
         self._is_made_up = credential is None
-        self._credential = credential or made_up_credential(self._scram, name, self._secret)
-        self._name, self._gs2_header = name, first["header"]
+        self._credential = credential or self._make_up(name)
+        self._gs2_header = first["header"]
         self._client_nonce = first["nonce"]
         self._nonce = self._client_nonce + self._make_nonce()
         salt = base64.b64encode(self._credential.salt).decode()
@@ -121,6 +138,21 @@ class ScramServer:
         self._messages = f"{first['bare']},{answer}"
         self._next = self._answer_final
         return answer.encode()
+
+    def _find_of_user(self, name: str) -> ScramCredential | None:
+        self._name = name
+        return self._find_credential(name)
+
+    def _find_of_token(self, token_id: str) -> ScramCredential | None:
+        found = self._find_token(token_id)
+        if found is None:
+            return None
+        self._name, self._expires_ms = found.user, found.expires_ms
+        return found.credential
+
+    def _make_up(self, name: str) -> ScramCredential:
+        # Salts of tokens differ from those of users: else a client could compare both to find out which users exist.
+        return made_up_credential(self._scram, f"token\0{name}" if self.is_token_login else name, self._secret)
 
     def _answer_final(self, text: str) -> bytes:
         final = _CLIENT_FINAL.fullmatch(text)
@@ -137,7 +169,7 @@ class ScramServer:
         signed = f"{self._messages},{final['unsigned']}".encode()
         if not _is_proof(self._scram, credential, signed, _decoded(final["proof"])) or self._is_made_up:
             raise AuthenticationFailed("invalid credentials")
-        self.user = self._name
+        self.user, self.expires_ms = self._name, self._expires_ms
         return b"v=" + base64.b64encode(self._scram.hmac(credential.server_key, signed))
 
 
@@ -181,14 +213,22 @@ def _is_token(extensions: str) -> bool:
 
 
 class ScramClient:
+    """`is_token`: `user` is the id of a delegation token, and `password` its HMAC in base64."""
+
     def __init__(
-        self, scram: ScramHash, user: str, password: str, *, make_nonce: Callable[[], str] = new_nonce
+        self,
+        scram: ScramHash,
+        user: str,
+        password: str,
+        *,
+        is_token: bool = False,
+        make_nonce: Callable[[], str] = new_nonce,
     ) -> None:
         self._scram = scram
         self._user = user
         self._password = password
         self._nonce = make_nonce()
-        self._bare = f"n={_sasl_name(user)},r={self._nonce}"
+        self._bare = f"n={_sasl_name(user)},r={self._nonce}" + (",tokenauth=true" if is_token else "")
         self._signature: bytes | None = None  # that the broker must send
 
     def first_token(self) -> bytes:

@@ -68,6 +68,7 @@ from kbroker.server.wire.socket_server import SocketServer
 if TYPE_CHECKING:
     from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.controller.cluster.cluster_member import ClusterMember
+    from kbroker.controller.token_store import TokenStore
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
     from kbroker.server.access.acls import AclAccess
     from kbroker.server.listener_tls import ReloadableTls
@@ -142,8 +143,21 @@ async def run_broker(
             recovered = await replicas.recover()
             status.state = BrokerState.STARTING
             acls = await _open_acls(config, tree, clock)
+            tokens = await _open_tokens(config, tree, clock)
             broker = _Broker(
-                broker_id, config, clock, controller, member, replicas, flusher, status, began, tls, security, acls
+                broker_id,
+                config,
+                clock,
+                controller,
+                member,
+                replicas,
+                flusher,
+                status,
+                began,
+                tls,
+                security,
+                acls,
+                tokens,
             )
             await broker.run(topics, recovered, on_ready, stop, interceptor)
     finally:
@@ -194,6 +208,19 @@ async def _open_acls(config: BrokerConfig, tree: Tree, clock: Clock) -> AclAcces
         raise _start_failure(failure) from failure
 
 
+async def _open_tokens(config: BrokerConfig, tree: Tree, clock: Clock) -> TokenStore | None:
+    """Returns None if delegation tokens are not configured."""
+    secret_key = config.delegation_token_secret_key
+    if secret_key is None or not secret_key.value:
+        return None
+    from kbroker.server.access.tokens import open_tokens
+
+    try:
+        return await open_tokens(config, secret_key.value, tree, clock)
+    except StorageFailure as failure:
+        raise _start_failure(failure) from failure
+
+
 def _start_failure(failure: StorageFailure | Refusal) -> UserError:
     """Returns the error for a start that failed because the metadata could not be written."""
     text = str(failure) if isinstance(failure, StorageFailure) else failure.message
@@ -219,6 +246,7 @@ class _Broker:
         tls: Mapping[str, ReloadableTls],
         security: ConnectionSecurity | None,
         acls: AclAccess | None,
+        tokens: TokenStore | None,
     ) -> None:
         self._broker_id = broker_id
         self._config = config
@@ -230,9 +258,10 @@ class _Broker:
         self._status = status
         self._began = began
         self._acls = acls
+        self._tokens = tokens
         self._tls = tls
         self._security = security
-        self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas, security, acls)
+        self._builder = ContextBuilder(broker_id, config, clock, controller, member, replicas, security, acls, tokens)
 
     async def run(
         self,
@@ -270,6 +299,10 @@ class _Broker:
                 background.start_soon(self._flusher.run)
                 if self._acls is not None:
                     background.start_soon(self._acls.store.run)
+                if self._tokens is not None:
+                    background.start_soon(self._tokens.run)
+                    interval_s = config.delegation_token_expiry_check_interval_ms / 1000
+                    background.start_soon(self._tokens.run_expiry, interval_s, lambda: self._controller.store.is_active)
                 background.start_soon(self._replicas.fetch_wakeups.run)
                 background.start_soon(self._maintenance(context).run)
                 if self._tls:

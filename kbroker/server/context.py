@@ -32,6 +32,7 @@ from kbroker.server.wire.deadlines import Deadlines
 if TYPE_CHECKING:
     from kbroker.controller.acl_store import AclStore
     from kbroker.controller.cluster.cluster_member import ClusterMember
+    from kbroker.controller.token_store import TokenStore
 
 __all__ = ["Context"]
 
@@ -62,6 +63,8 @@ class Context:
     interceptor: Interceptor | None = None
     acls: AclStore | None = None
     """None without an authorizer."""
+    tokens: TokenStore | None = None
+    """None without `delegation.token.secret.key`."""
     member: ClusterMember | None = None
     """None on a single node."""
     listener_keys: Mapping[str, ListenerKeys] = field(default_factory=dict)

@@ -42,6 +42,7 @@ from kbroker.server.wire.deadlines import Deadlines
 if TYPE_CHECKING:
     from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.controller.cluster.cluster_member import ClusterMember
+    from kbroker.controller.token_store import TokenStore
     from kbroker.server.access.acls import AclAccess
 
 __all__ = ["ContextBuilder"]
@@ -58,9 +59,14 @@ class ContextBuilder:
         replicas: AssignedReplicas,
         security: ConnectionSecurity | None = None,
         acls: AclAccess | None = None,
+        tokens: TokenStore | None = None,
     ) -> None:
-        """`security`: of connections to other brokers; None for PLAINTEXT. `acls`: None without an authorizer."""
+        """`security`: of connections to other brokers; None for PLAINTEXT. `acls`: None without an authorizer.
+
+        `tokens`: None without delegation tokens.
+        """
         self._acls = acls
+        self._tokens = tokens
         self._broker_id = broker_id
         self._security = security
         self._config = config
@@ -92,6 +98,7 @@ class ContextBuilder:
             ),
             authorizer=AllowAll() if self._acls is None else self._acls.authorizer,
             acls=None if self._acls is None else self._acls.store,
+            tokens=self._tokens,
             deadlines=deadlines,
             run=run,
             groups=groups,

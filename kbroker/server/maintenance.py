@@ -83,7 +83,8 @@ class Maintenance:
             await self._purge_deleted()
             await self._remove_due()
             self._replicas.refused.expire(self._clock.now_ms())
-            if self._thread_work.pop_has_freed() or self._memory.has_grown():
+            is_due = self._memory.is_due()
+            if self._thread_work.pop_has_freed() or is_due:
                 await trio.to_thread.run_sync(self._memory.give_back)
 
     def _check_directories(self) -> None:

@@ -187,7 +187,7 @@ THROTTLED_SECONDS = counter(
 )
 THROTTLED_RATE = gauge(
     "kbroker_replication_throttled_rate_bytes",
-    "Bytes per second that leader. and follower.replication.throttled.rate allow; absent without a throttle.",
+    "Bytes per second that the replication throttle of this broker allows; absent without a throttle.",
     "role",
 )
 OFFLINE_REPLICAS = gauge(

@@ -14,7 +14,7 @@ from kbroker.protocol.records import Record, build_batch
 from kbroker.protocol.types import Array
 from kbroker.protocol.versions import Struct
 
-__all__ = ["ASKS_NOTHING", "ROWS", "Row", "build", "codes_of", "each_lines"]
+__all__ = ["ASKS_NOTHING", "OF_KNOWN_CLIENTS", "ROWS", "Row", "build", "codes_of", "each_lines"]
 
 TOPIC_FAILED, GROUP_FAILED, CLUSTER_FAILED, TRANSACTION_FAILED = 29, 30, 31, 53
 NOT_ATTEMPTED = 55
@@ -504,3 +504,10 @@ ROWS = (
 )
 
 ASKS_NOTHING = ("ApiVersions", "DescribeCluster", "SaslAuthenticate", "SaslHandshake")
+OF_KNOWN_CLIENTS = (
+    "CreateDelegationToken",
+    "DescribeDelegationToken",
+    "ExpireDelegationToken",
+    "RenewDelegationToken",
+)
+"""Refused on PLAINTEXT listeners in any case: see test_delegation_tokens.py."""

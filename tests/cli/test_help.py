@@ -104,7 +104,7 @@ def test_a_shell_gets_its_completion(shell: str, capsys: pytest.CaptureFixture[s
 
 
 def test_names_of_commands_are_completed() -> None:
-    assert [item.value for item in kbroker.shell_complete(ROOT, "to")] == ["topics"]
+    assert [item.value for item in kbroker.shell_complete(ROOT, "to")] == ["topics", "tokens"]
 
 
 def test_a_shell_completes_commands_of_groups_and_choices() -> None:

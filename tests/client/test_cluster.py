@@ -10,11 +10,11 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.client.address import Address
-from kbroker.client.admin import create_topic
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnection
 from kbroker.client.failures import BrokerRefusal, ConnectionFailed, CouldNotConnect, NoSuchTopic
 from kbroker.client.offsets import LATEST, FoundOffset, commit_offsets, committed_offsets, list_offsets
+from kbroker.client.topics import create_topic
 from kbroker.errors import PeerError, UserError
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import create_topics, find_coordinator, metadata, offset_commit, offset_fetch

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kbroker.client.address import Address
-from kbroker.client.admin import create_topic
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.client.consuming import Consumer, committed_only
 from kbroker.client.failures import BrokerRefusal, ConnectionFailed
 from kbroker.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, NO_OFFSET, list_offsets
 from kbroker.client.partitioning import partition_of_key
 from kbroker.client.producing import NO_ACKS, Producer, Sent
+from kbroker.client.topics import create_topic
 from kbroker.errors import UserError
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.error_codes import ErrorCode

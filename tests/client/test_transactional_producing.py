@@ -9,11 +9,11 @@ import pytest
 
 from kbroker.client import transactional_producing
 from kbroker.client.address import Address
-from kbroker.client.admin import create_topic
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.client.consuming import Consumer
 from kbroker.client.failures import BrokerRefusal
 from kbroker.client.producing import ProducerBatch
+from kbroker.client.topics import create_topic
 from kbroker.client.transactional_producing import (
     ProducerTransaction,
     TransactionalProducer,

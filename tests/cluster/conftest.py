@@ -18,7 +18,7 @@ from tests.controller.conftest import secured_zookeeper, zookeeper
 
 __all__ = ["RunningCluster", "secured_zookeeper", "zookeeper"]
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 60.0  # on a busy machine an Apache Kafka needs half of it to start
 SESSION_MS = 1500
 
 _chroots = itertools.count()

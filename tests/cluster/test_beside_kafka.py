@@ -119,7 +119,7 @@ async def test_both_replicate_from_each_other(
             )
 
         await both_in_sync()
-        records = NumberedRecords(cluster.bootstrap, "orders", 2)
+        records = NumberedRecords(cluster.bootstrap, "orders", 2, in_flight=1)
 
         with records.running():
             await goes_on(records, cluster, by=100)

@@ -94,7 +94,7 @@ async def test_an_apache_kafka_as_controller_replaces_a_leader_whose_disk_fails(
         await cluster.until_agreed(lambda controller, brokers, _t: (controller, brokers) == (KAFKA_ID, [1, KAFKA_ID]))
         await create(cluster, [1, KAFKA_ID], [1, KAFKA_ID])
         await cluster.until_agreed(lambda _c, _b, topics: leads_all(topics, 1, 1))
-        records = NumberedRecords(cluster.bootstrap, TOPIC, 2)
+        records = NumberedRecords(cluster.bootstrap, TOPIC, 2, in_flight=1)
         with records.running():
             await goes_on(records, cluster)
             remove_partition([tmp_path / "1", tmp_path / "1-more"], 0)

@@ -220,7 +220,7 @@ async def test_a_cluster_of_apache_kafka_becomes_kbrokers_and_goes_back(
         await trio.to_thread.run_sync(commit_earlier, bootstrap)
         table = Table(bootstrap)
         group = Group(bootstrap, "orders", "readers")
-        records = NumberedRecords(bootstrap, "orders", PARTITIONS)
+        records = NumberedRecords(bootstrap, "orders", PARTITIONS, in_flight=1)
 
         async def work_goes_on(transactions: TransactionalRecords) -> None:
             await trio.to_thread.run_sync(table.update)

@@ -24,7 +24,7 @@ async def test_partitions_move_between_kbroker_and_kafka(
     ):
         await cluster.until_agreed(lambda controller, brokers, _t: controller == 1 and brokers == [1, KAFKA_ID])
         await create(cluster, [[1], [KAFKA_ID]])
-        records = NumberedRecords(cluster.bootstrap, TOPIC, 2)
+        records = NumberedRecords(cluster.bootstrap, TOPIC, 2, in_flight=1)
 
         async def move_both_ways() -> None:
             for first, second in ((KAFKA_ID, 1), (1, KAFKA_ID)):

@@ -45,6 +45,9 @@ class OneMember:
         self.controller.add_listener(members.on_image)
         self.scope = trio.CancelScope()
         self.is_deaf = False
+        """Whether connections to this broker fail."""
+        self.is_silent = False
+        """Whether this broker accepts requests and never answers them, like a process that is suspended."""
 
     @property
     def image(self) -> Image:
@@ -69,6 +72,8 @@ class Wire:
     async def send(self, asked: Api, /, *, at_least: int = 0, timeout_s: float = 30, **members: Any) -> Any:
         await trio.lowlevel.checkpoint()
         peer = self._members.reachable(self._broker_id)
+        if peer.is_silent:
+            await trio.sleep_forever()
         parts: list[Any] = []
         version = asked.versions[-1]
         codec(asked.request, version).encode(asked.request(**members), parts)

@@ -187,7 +187,7 @@ async def test_announcements_are_deleted_after_15_minutes(tree: Tree) -> None:
     clock = SettableClock()
     async with running(store_of(tree, clock)) as store:
         await store.add(acls("allow User:a Read topic t"))
-        await wait_until(lambda: len(store._seen) == 1)
+        await wait_until(lambda: len(store._changes.seen) == 1)
         clock.ms += 16 * 60_000
         await store.add(acls("allow User:b Read topic t"))
         with trio.fail_after(20):

@@ -59,6 +59,13 @@ NOT_RUN = {
     "kbroker configs alter broker 1 --set listener.name.ssl.ssl.keystore.location=/etc/kbroker/broker.pem",
     "kbroker users add alice --profile secured",
     "kbroker users list --profile secured",
+    # tests/cli/test_tokens.py
+    "echo security.protocol=SASL_SSL > token.properties",
+    "chmod 600 token.properties",
+    "kbroker tokens create --renewer User:scheduler --profile secured >> token.properties",
+    "kbroker tokens list --profile secured",
+    "kbroker tokens renew Tn8xG0mZQsWcJ4mX2VbK1g --profile secured",
+    "kbroker tokens expire Tn8xG0mZQsWcJ4mX2VbK1g --profile secured",
     "kbroker users add admin --zookeeper zk1.example.com:2182/kafka --zookeeper-config server.properties",
     "pip install '.[tls]'",
     "kbroker serve --secure",

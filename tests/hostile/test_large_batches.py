@@ -16,7 +16,7 @@ from kbroker.protocol.messages import produce
 from kbroker.protocol.records import Record
 from kbroker.server.requests.thread_work import ThreadWork
 from tests.broker.batches import forge
-from tests.hostile.test_large_requests import FEW_TURNS, CountedWork, ask_beside_canary, turns_beside
+from tests.hostile.canary import FEW_TURNS, CountedWork, ask_beside_canary, turns_beside
 from tests.log.batches import NOW, make_batch
 from tests.server.conftest import StartBroker, broker, start_broker
 from tests.server.handlers.harness import HandlerBroker, parse_response
@@ -32,8 +32,13 @@ async def produce_beside_canary(
 ) -> tuple[Any, int]:
     data = [produce.PartitionProduceData(index=0, records=records)]
     topics = [produce.TopicProduceData(name=topic, partition_data=data)]
-    response, turns = await ask_beside_canary(broker, PRODUCE, version, acks=1, timeout_ms=10_000, topic_data=topics)
-    return response.responses[0].partition_responses[0], turns
+    responses: list[Any] = []
+
+    async def ask() -> None:
+        responses.append(await broker.ask(PRODUCE, version, acks=1, timeout_ms=10_000, topic_data=topics))
+
+    turns = await turns_beside(broker, ask)
+    return responses[0].responses[0].partition_responses[0], turns
 
 
 @pytest.mark.parametrize("magic", [0, 1])

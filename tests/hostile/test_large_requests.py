@@ -1,13 +1,12 @@
 """Requests with very many elements: other tasks get their turn meanwhile, duplicates are answered once.
 
-The clock advances by a quarter of a slice with each reading, so the number of slices depends on the number of elements
-alone. A canary task counts its turns while a request is handled.
+`canary.py` counts these turns.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,6 +24,7 @@ from kbroker.protocol.headers import REQUEST_HEADER
 from kbroker.protocol.messages import (
     alter_configs,
     alter_partition_reassignments,
+    alter_replica_log_dirs,
     create_partitions,
     create_topics,
     delete_records,
@@ -43,16 +43,20 @@ from kbroker.protocol.messages import (
     write_txn_markers,
 )
 from kbroker.protocol.registry import api
+from kbroker.server.context import Context
+from kbroker.server.handlers import alter_replica_log_dirs as alter_replica_log_dirs_handler
 from kbroker.server.handlers.describe_configs import MAX_CONFIGS
 from kbroker.server.handlers.fetch import MANY_TARGETS
 from kbroker.server.quotas.request_quotas import Quotas
 from kbroker.server.requests import large_messages
 from kbroker.server.requests.fetch_session import FetchSessions
 from kbroker.server.requests.large_messages import MAX_ELEMENTS_AT_ONCE
+from kbroker.server.requests.request import Request
 from kbroker.server.requests.thread_work import ThreadWork
 from kbroker.server.topics.topic_creation import BURST, PARTITIONS_PER_SECOND
 from kbroker.server.wire.deadlines import Deadlines
 from kbroker.server.wire.request_slot import RequestSlot
+from tests.hostile.canary import FEW_TURNS, CountedWork, WorkOnTheLoop, ask_beside_canary, turns_beside
 from tests.log.batches import make_batch
 from tests.server.conftest import StartBroker, broker, start_broker
 from tests.server.handlers.group_harness import GroupBroker
@@ -76,6 +80,7 @@ OFFSET_FOR_LEADER_EPOCH = 23
 WRITE_TXN_MARKERS = 27
 DESCRIBE_CONFIGS = 32
 ALTER_CONFIGS = 33
+ALTER_REPLICA_LOG_DIRS = 34
 CREATE_PARTITIONS = 37
 DELETE_GROUPS = 42
 DESCRIBE_CLIENT_QUOTAS = 48
@@ -88,41 +93,6 @@ DESCRIBE_TOPIC_PARTITIONS = 75
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOO_MANY_OFFSETS = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-QUARTER_OF_A_SLICE = 0.0005
-FEW_TURNS = 20
-"""Turns of the canary that any request may take: the task of a handler, the checkpoints of the test itself."""
-
-
-async def turns_beside(broker: HandlerBroker, work: Callable[[], Awaitable[None]]) -> int:
-    """Returns how many turns another task gets while the work runs."""
-    turns = 0
-
-    async def canary() -> None:
-        nonlocal turns
-        while True:
-            await trio.lowlevel.checkpoint()
-            turns += 1
-
-    clock = broker.context.clock
-    assert isinstance(clock, StillClock)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(canary)
-        clock.ticks = QUARTER_OF_A_SLICE
-        await work()
-        clock.ticks = 0.0
-        nursery.cancel_scope.cancel()
-    return turns
-
-
-async def ask_beside_canary(broker: HandlerBroker, key: int, version: int, **members: Any) -> tuple[Any, int]:
-    """Returns the response, and how many turns another task got until it arrived."""
-    responses: list[Any] = []
-
-    async def ask() -> None:
-        responses.append(await broker.ask(key, version, **members))
-
-    turns = await turns_beside(broker, ask)
-    return responses[0], turns
 
 
 # DescribeConfigs
@@ -535,19 +505,6 @@ async def test_quotas_of_many_users_are_described_in_slices(broker: HandlerBroke
 # Frames of more than 256 KB
 
 
-class CountedWork:
-    """Takes the place of the broker's threads, and counts what they do."""
-
-    def __init__(self, broker: HandlerBroker) -> None:
-        self.runs = 0
-        self._work = broker.context.thread_work
-        broker.context.thread_work = cast(ThreadWork, self)
-
-    async def run(self, work: Callable[..., Any]) -> Any:
-        self.runs += 1
-        return await self._work.run(work)
-
-
 async def test_a_large_request_is_decoded_and_a_large_response_encoded_in_a_thread(broker: HandlerBroker) -> None:
     names = [f"topic-{number}" for number in range(30_000)]
     work = CountedWork(broker)
@@ -561,8 +518,13 @@ async def test_a_small_request_with_a_large_response_is_encoded_in_a_thread(brok
     await broker.create_topic("orders", partitions=3_000)
     work = CountedWork(broker)
     topics = metadata_topics("orders", *[f"unknown-{number}" for number in range(100)])
-    response, _turns = await ask_beside_canary(broker, METADATA, 12, topics=topics, allow_auto_topic_creation=False)
-    assert {len(topic.partitions) for topic in response.topics} == {0, 3_000}
+    responses: list[Any] = []
+
+    async def ask() -> None:
+        responses.append(await broker.ask(METADATA, 12, topics=topics, allow_auto_topic_creation=False))
+
+    await turns_beside(broker, ask)
+    assert {len(topic.partitions) for topic in responses[0].topics} == {0, 3_000}
     assert work.runs == 1
 
 
@@ -755,6 +717,7 @@ async def test_markers_without_partitions_are_handled_in_slices(broker: HandlerB
 
 
 async def test_very_many_partitions_are_reassigned_in_slices(broker: HandlerBroker) -> None:
+    broker.controller.reassigner._clock = broker.context.clock
     partitions = [
         alter_partition_reassignments.ReassignablePartition(partition_index=number, replicas=[1])
         for number in range(3_000)
@@ -788,6 +751,42 @@ async def test_a_request_whose_handler_takes_one_turn_may_not_have_very_many_ele
             response = await broker.ask(OFFSET_COMMIT, 8, group_id="billing", topics=topics)
             assert [answer.error_code for answer in response.topics[0].partitions] == [code] * count
         nursery.cancel_scope.cancel()
+
+
+class Rounds(trio.abc.Instrument):
+    """Counts the rounds of the loop."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_large_requests_whose_handlers_take_one_turn_never_share_a_round(
+    broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = Rounds()
+    handled: list[int] = []
+    handle = alter_replica_log_dirs_handler.handle
+
+    def handle_and_note(context: Context, request: Request) -> Any:
+        handled.append(rounds.count)
+        return handle(context, request)
+
+    async def ask() -> None:
+        topic = alter_replica_log_dirs.AlterReplicaLogDirTopic(name="orders", partitions=list(range(2_500)))
+        directory = alter_replica_log_dirs.AlterReplicaLogDir(path="/unknown", topics=[topic])
+        response = await broker.ask(ALTER_REPLICA_LOG_DIRS, 2, dirs=[directory])
+        assert len(response.results[0].partitions) == 2_500
+
+    monkeypatch.setattr(alter_replica_log_dirs_handler, "handle", handle_and_note)
+    broker.context.thread_work = cast(ThreadWork, WorkOnTheLoop())
+    trio.lowlevel.add_instrument(rounds)
+    async with trio.open_nursery() as asking:
+        for _ in range(8):
+            asking.start_soon(ask)
+    trio.lowlevel.remove_instrument(rounds)
+    assert len(set(handled)) == len(handled) == 8
 
 
 async def test_requests_that_grow_with_the_cluster_have_no_such_limit(broker: HandlerBroker) -> None:

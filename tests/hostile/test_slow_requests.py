@@ -9,7 +9,7 @@ from itertools import pairwise
 import trio
 
 from kbroker.clock import SystemClock
-from kbroker.server.wire.connection import FRAMES_PER_TURN
+from kbroker.server.wire.connection import FRAMES_PER_TURN, TURN_SECONDS
 from kbroker.server.wire.connection_limits import ConnectionLimits
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.socket_server import SocketServer
@@ -44,6 +44,25 @@ def test_a_turn_of_slow_requests_ends_early_and_the_rest_is_handled_in_order(ben
     answers = split(receive(peer))
     while bench.turn():
         assert bench.handler.handled - len(answers) <= 2 * 4  # `turn` calls on_turn and on_readable
+        answers += split(receive(peer))
+    assert answers == bodies
+
+
+def test_a_turn_ends_after_one_slow_request_of_many_bytes(bench: Bench) -> None:
+    connection, peer = bench.connect()
+
+    def cost(body: bytes) -> None:
+        bench.clock.seconds += 2 * TURN_SECONDS
+
+    bench.handler.on_frame = cost
+    bodies = [b"e%d" % number + bytes(10_000) for number in range(4)]
+    for body in bodies:
+        peer.sendall(frame(body))
+    answers: list[bytes] = []
+    while len(answers) < 4:
+        handled = bench.handler.handled
+        bench.in_run(connection.on_turn if connection.reader.is_unfinished else connection.on_readable)
+        assert bench.handler.handled <= handled + 1
         answers += split(receive(peer))
     assert answers == bodies
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.client.address import parse_addresses
-from kbroker.client.admin import ConfigChange, alter_configs, create_partitions, create_topic, describe_configs
 from kbroker.client.cluster import Cluster, open_cluster
+from kbroker.client.configs import ConfigChange, alter_configs, describe_configs
 from kbroker.client.offsets import GroupOffset, commit_group_offsets, group_offsets
 from kbroker.client.producing import Producer
+from kbroker.client.topics import create_partitions, create_topic
 from kbroker.config.resources import ConfigOperation, ConfigResourceType
 from kbroker.errors import UserError
 from kbroker.pipeline.definition import read_pipeline

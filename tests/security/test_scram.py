@@ -24,7 +24,7 @@ from kbroker.security.credentials import (
     salted_password,
 )
 from kbroker.security.mechanism import AuthenticationFailed
-from kbroker.security.scram import ScramClient, ScramServer
+from kbroker.security.scram import ScramClient, ScramServer, TokenCredential
 
 SHA_256 = SCRAM_MECHANISMS["SCRAM-SHA-256"]
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -291,3 +291,63 @@ def test_a_credential_hides_its_keys() -> None:
 def test_an_invalid_credential_is_refused_without_its_text(text: str) -> None:
     with pytest.raises(ValueError, match="invalid SCRAM credential"):
         parse_credential(text)
+
+
+# Delegation tokens
+
+
+def server_with_token(password: str = "hmac==") -> ScramServer:
+    token = TokenCredential(credential_of_password(SHA_256, password, salt=SALT), "owner", 123)
+    users = {"user": PENCIL, "id": PENCIL}
+    return ScramServer(SHA_256, users.get, find_token={"id": token, "user": token}.get, secret=SECRET)
+
+
+def token_client(token_id: str = "id", password: str = "hmac==") -> ScramClient:
+    return ScramClient(SHA_256, token_id, password, is_token=True)
+
+
+def test_a_client_with_a_token_is_its_owner_until_the_token_expires() -> None:
+    server = server_with_token()
+    log_in(server, token_client())
+    assert (server.user, server.expires_ms, server.is_token_login) == ("owner", 123, True)
+
+
+def test_a_token_is_no_user_and_a_user_no_token() -> None:
+    server = server_with_token()
+    log_in(server, client_of())
+    assert (server.user, server.expires_ms, server.is_token_login) == ("user", None, False)
+    for client in (client_of(user="id", password="hmac=="), token_client("user", "pencil"), token_client("owner")):
+        server = server_with_token()
+        with pytest.raises(AuthenticationFailed, match="invalid credentials") as failure:
+            log_in(server, client)
+        assert failure.value.answer is None
+        assert server.user is None
+
+
+@pytest.mark.parametrize(
+    ("extensions", "is_token"),
+    [
+        (b",tokenauth=true", True),
+        (b",tokenauth=TRUE", True),
+        (b",other=1,tokenauth=true", True),
+        (b",tokenauth=false", False),
+        (b",tokenauth=yes", False),
+        (b",other=true", False),
+    ],
+)
+def test_the_extension_says_whether_the_name_is_a_token(extensions: bytes, is_token: bool) -> None:
+    server = server_with_token()
+    server.step(b"n,,n=id,r=abc" + extensions)
+    assert server.is_token_login is is_token
+
+
+def test_salts_of_unknown_tokens_do_not_reveal_which_users_exist() -> None:
+    """Attack: a made-up salt for the token `user` would equal that of the user `user` only if there is no such user."""
+    as_user, as_token = (server_of({}).step(b"n,,n=nobody,r=abc" + more) for more in (b"", b",tokenauth=true"))
+    assert as_user != as_token
+    assert as_token == server_of({}).step(b"n,,n=nobody,r=abc,tokenauth=true")
+
+
+def test_an_authorization_id_must_be_the_id_of_the_token() -> None:
+    with pytest.raises(AuthenticationFailed, match="different from username"):
+        server_with_token().step(b"n,a=owner,n=id,r=abc,tokenauth=true")

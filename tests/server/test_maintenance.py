@@ -81,7 +81,7 @@ async def test_memory_is_returned_once_after_large_requests(
     assert returned == [1]
 
 
-async def test_memory_is_returned_once_after_the_broker_has_grown(
+async def test_memory_is_returned_after_the_broker_has_grown(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     returned: list[int] = []

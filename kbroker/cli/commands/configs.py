@@ -14,8 +14,8 @@ from kbroker.cli.run_with_cluster import run_with_cluster
 from kbroker.errors import UserError
 
 if TYPE_CHECKING:
-    from kbroker.client.admin import DescribedConfig
     from kbroker.client.cluster import Cluster
+    from kbroker.client.configs import DescribedConfig
     from kbroker.config.resources import ConfigResourceType
 
 __all__ = ["check_config_names", "command"]
@@ -69,7 +69,7 @@ def describe(
     """
 
     async def call(cluster: Cluster) -> list[DescribedConfig]:
-        from kbroker.client.admin import describe_configs
+        from kbroker.client.configs import describe_configs
 
         resource_type, resource_name = await _resource(cluster, kind, name)
         entries = await describe_configs(
@@ -183,7 +183,7 @@ def alter(
         raise click.UsageError("Nothing to change. Use --set, --delete, --append or --subtract.")
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.admin import ConfigChange, alter_configs
+        from kbroker.client.configs import ConfigChange, alter_configs
         from kbroker.config.resources import ConfigOperation
 
         changes = [
@@ -220,7 +220,7 @@ async def check_config_names(
     cluster: Cluster, resource_type: ConfigResourceType, name: str, keys: Sequence[str]
 ) -> None:
     """Raises UserError for the name of a config that does not exist: brokers ignore it when it is deleted."""
-    from kbroker.client.admin import describe_configs
+    from kbroker.client.configs import describe_configs
 
     if keys:
         entries = await describe_configs(cluster, resource_type, name, keys=keys)

@@ -252,7 +252,7 @@ def replicas(
     """
 
     async def make_plan(cluster: Cluster, layout: ClusterLayout) -> ReassignmentPlan:
-        from kbroker.client.admin import min_insync_replicas
+        from kbroker.client.configs import min_insync_replicas
         from kbroker.client.reassignment.planner import plan_replicas
 
         await cluster.topic(name)

@@ -119,8 +119,9 @@ async def _check_reachable(other: Cluster, address: str) -> None:
 
 async def _create(cluster: Cluster, topic: TopicInfo, other: Cluster, target: str, *, append: bool) -> TopicInfo:
     """Creates the target like the source; the replication factor is the default of its cluster."""
-    from kbroker.client.admin import create_topic, topic_overrides
+    from kbroker.client.configs import topic_overrides
     from kbroker.client.failures import BrokerRefusal
+    from kbroker.client.topics import create_topic
     from kbroker.protocol.error_codes import ErrorCode
 
     configs = {name: value for name, value in (await topic_overrides(cluster, topic.name)).items() if value is not None}

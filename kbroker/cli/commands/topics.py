@@ -85,8 +85,8 @@ def create(
     """Create a topic."""
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.admin import BROKER_DEFAULT, create_topic
         from kbroker.client.failures import BrokerRefusal
+        from kbroker.client.topics import BROKER_DEFAULT, create_topic
         from kbroker.protocol.error_codes import ErrorCode
 
         is_created = not validate_only
@@ -209,7 +209,7 @@ class _Problems(NamedTuple):
 
 async def _with_problems(cluster: Cluster, topics: Sequence[TopicInfo], problems: _Problems) -> list[TopicInfo]:
     """Returns the topics that have partitions with one of these problems, with only these partitions."""
-    from kbroker.client.admin import min_insync_replicas
+    from kbroker.client.configs import min_insync_replicas
 
     found = []
     for topic in topics:
@@ -261,7 +261,7 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
     """
 
     async def call(cluster: Cluster) -> list[tuple[TopicInfo, dict[str, str | None]]]:
-        from kbroker.client.admin import topic_overrides
+        from kbroker.client.configs import topic_overrides
 
         topics = [await cluster.topic(name) for name in names] if names else await cluster.topics()
         return [(topic, await topic_overrides(cluster, topic.name)) for topic in topics]
@@ -348,7 +348,8 @@ def alter(
         raise click.UsageError("Nothing to change. Use --partitions, --config or --delete-config.")
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.admin import ConfigChange, alter_configs, create_partitions
+        from kbroker.client.configs import ConfigChange, alter_configs
+        from kbroker.client.topics import create_partitions
         from kbroker.config.resources import ConfigOperation, ConfigResourceType
 
         await cluster.topic(name)
@@ -381,8 +382,8 @@ def delete(names: Sequence[str], yes: bool, if_exists: bool, bootstrap: str) -> 
     confirm(f"Delete {', '.join(names)} and all records?", yes=yes)
 
     async def call(cluster: Cluster) -> None:
-        from kbroker.client.admin import delete_topic
         from kbroker.client.failures import NoSuchTopic
+        from kbroker.client.topics import delete_topic
 
         for name in names:
             try:

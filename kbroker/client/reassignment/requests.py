@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kbroker.client.admin import send_to_controller
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import REQUEST_SECONDS, BrokerConnection
+from kbroker.client.controller_requests import send_to_controller
 from kbroker.client.failures import BrokerRefusal
 from kbroker.client.log_dirs import LogDir, describe_log_dirs
 from kbroker.client.reassignment.layout import ClusterLayout, PartitionLayout, PartitionMove, partition_text

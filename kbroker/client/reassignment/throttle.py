@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from kbroker.client.admin import ConfigChange, alter_configs
 from kbroker.client.cluster import Cluster
+from kbroker.client.configs import ConfigChange, alter_configs
 from kbroker.client.failures import BrokerRefusal, ConnectionFailed
 from kbroker.client.reassignment.layout import PartitionMove
 from kbroker.config.resources import ConfigOperation, ConfigResourceType

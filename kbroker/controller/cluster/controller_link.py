@@ -1,7 +1,7 @@
 """Sends requests to the current controller: topic creation, ISR changes, controlled shutdown.
 
-On the controller itself they become method calls. A request that is answered with NOT_CONTROLLER is sent again, until
-its timeout.
+On the controller itself they become method calls. A request that is answered with NOT_CONTROLLER, or not answered
+before another broker becomes the controller, is sent again, until its timeout.
 """
 
 from __future__ import annotations
@@ -43,11 +43,17 @@ class ControllerLink:
         self._target: BrokerRegistration | None = None
         self._connecting = trio.Lock()
         self._changed = trio.Event()
+        self._attempts: set[trio.CancelScope] = set()
+        """Requests on their way to `_target`."""
         controller.add_listener(self._on_image)
 
     def _on_image(self, image: Image, changes: object) -> None:
         self._changed.set()
         self._changed = trio.Event()
+        if image.brokers.get(image.controller_id) != self._target:
+            # The earlier controller may be suspended or out of reach: it would answer late, or never.
+            for attempt in self._attempts:
+                attempt.cancel()
 
     async def wait_changed(self) -> None:
         """Waits for the next change of the image."""
@@ -138,16 +144,25 @@ class ControllerLink:
         with trio.move_on_after(timeout_s):
             while not self._controller.store.is_active:
                 try:
-                    connection = await self._connect_to_controller()
-                    if connection is not None:
-                        response = await connection.send(asked, timeout_s=timeout_s, **members)
-                        if ErrorCode.NOT_CONTROLLER not in codes_of(response):
-                            return response
+                    response = await self._attempt(asked, members, timeout_s)
+                    if response is not None and ErrorCode.NOT_CONTROLLER not in codes_of(response):
+                        return response
                 except (ConnectionFailed, PeerError, NotServed) as failure:
                     problem = str(failure)
                 await trio.sleep(_RETRY_SECONDS)
             return None
         raise Refusal(ErrorCode.REQUEST_TIMED_OUT, problem)
+
+    async def _attempt(self, asked: Api, members: dict[str, Any], timeout_s: float) -> Any | None:
+        """Returns the response, or None if the controller is not known or changes before it answers."""
+        with trio.CancelScope() as attempt:
+            self._attempts.add(attempt)
+            try:
+                connection = await self._connect_to_controller()
+                return None if connection is None else await connection.send(asked, timeout_s=timeout_s, **members)
+            finally:
+                self._attempts.remove(attempt)
+        return None
 
     async def _connect_to_controller(self) -> ControlConnection | None:
         async with self._connecting:
@@ -161,8 +176,8 @@ class ControllerLink:
                 return None
             if self._connection is None:
                 address = Address(endpoint.host, endpoint.port)
-                self._connection = await self._connect(address, client_id=f"kbroker-{self._broker_id}")
                 self._target = target
+                self._connection = await self._connect(address, client_id=f"kbroker-{self._broker_id}")
             return self._connection
 
 

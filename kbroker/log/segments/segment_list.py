@@ -10,7 +10,7 @@ from kbroker.log.files.file_slice import FileSlice
 from kbroker.log.segments.aborted_index import AbortedTransaction, aborted_in_range
 from kbroker.log.segments.segment import Segment
 
-__all__ = ["SegmentList", "find_aborted"]
+__all__ = ["SegmentList", "discard", "find_aborted"]
 
 
 class SegmentList:
@@ -120,3 +120,11 @@ def find_aborted(
             if segment.file is within.file:
                 end_offset = min(end_offset, segment.offset_behind(within.position + within.size, end_offset))
     return list(aborted_in_range((segment.aborted for segment in segments), start_offset, end_offset))
+
+
+def discard(segments: Sequence[Segment]) -> None:
+    """Deletes the files of truncated segments. Slices of them become invalid."""
+    for segment in segments:
+        segment.file.generation += 1
+        for file in segment.mark_deleted():
+            file.unlink()

@@ -20,8 +20,10 @@ __all__ = [
     "allows_cluster",
     "allows_group",
     "allows_repeated",
+    "allows_token",
     "allows_topic",
     "allows_transactional_id",
+    "allows_user",
     "not_authorized_text",
 ]
 
@@ -51,6 +53,17 @@ def allows_transactional_id(context: Context, request: Request, operation: AclOp
     return context.authorizer.allows_all or _allows(
         context, request, operation, ResourceType.TRANSACTIONAL_ID, transactional_id, False
     )
+
+
+def allows_token(context: Context, request: Request, operation: AclOperation, token_id: str) -> bool:
+    return context.authorizer.allows_all or _allows(
+        context, request, operation, ResourceType.DELEGATION_TOKEN, token_id, False
+    )
+
+
+def allows_user(context: Context, request: Request, operation: AclOperation, principal: str) -> bool:
+    """Asks for an operation on a user: its name as a resource is the whole principal, for example User:alice."""
+    return context.authorizer.allows_all or _allows(context, request, operation, ResourceType.USER, principal, False)
 
 
 def allows_any_topic(context: Context, request: Request, operation: AclOperation) -> bool:

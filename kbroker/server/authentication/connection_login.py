@@ -79,7 +79,8 @@ class ConnectionLogin:
         self._exchange, self._login = None, login
         listener.logins.finish(connection)
         connection.reader.max_frame_size = listener.max_request_size
-        cast(ClientSession, connection.session).principal = f"User:{login.user}"
+        session = cast(ClientSession, connection.session)
+        session.principal, session.is_with_token = f"User:{login.user}", login.is_with_token
         if login.session_ms is None:
             self._ends_at = None
             connection.handle_with(listener.handle)

@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
@@ -27,7 +27,10 @@ from kbroker.security.plain import PlainServer
 from kbroker.security.scram import ScramServer
 from kbroker.server.authentication.key_set import KeySet, check_jwks_url
 from kbroker.server.authentication.sasl_exchange import EnabledMechanism
-from kbroker.server.authentication.stored_credentials import find_credential
+from kbroker.server.authentication.stored_credentials import find_credential, find_token
+
+if TYPE_CHECKING:
+    from kbroker.controller.token_store import TokenStore
 
 __all__ = ["MechanismBuilder"]
 
@@ -42,12 +45,18 @@ _UNSIGNED: Final = f"{_PACKAGE}.internals.unsecured.OAuthBearerUnsecuredValidato
 
 
 class MechanismBuilder:
-    """`image` returns the current image. After `build`, the keys of `key_sets` must be loaded and refreshed."""
+    """`image` returns the current image. `tokens`: None without delegation tokens.
 
-    def __init__(self, config: BrokerConfig, image: Callable[[], Image], clock: Clock) -> None:
+    After `build`, the keys of `key_sets` must be loaded and refreshed.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, image: Callable[[], Image], tokens: TokenStore | None, clock: Clock
+    ) -> None:
         self.key_sets: list[KeySet] = []
         self._config = config
         self._image = image
+        self._tokens = tokens
         self._clock = clock
         self._secret = _shared_secret(config)
 
@@ -84,7 +93,12 @@ class MechanismBuilder:
         return EnabledMechanism(partial(self._scram_server, scram), config.connections_max_reauth_ms)
 
     def _scram_server(self, scram: ScramHash) -> ScramServer:
-        return ScramServer(scram, lambda user: find_credential(self._image(), scram, user), secret=self._secret)
+        return ScramServer(
+            scram,
+            lambda user: find_credential(self._image(), scram, user),
+            find_token=lambda token_id: find_token(self._tokens, scram, token_id),
+            secret=self._secret,
+        )
 
     def _login_module(self, config: ListenerConfig) -> LoginModule | None:
         """Returns the login module of PLAIN or SCRAM, or None if it is not set. Raises UserError if it is invalid.

@@ -55,6 +55,8 @@ class Login(NamedTuple):
     mechanism: str
     user: str
     session_ms: int | None
+    is_with_token: bool = False
+    """Whether it was with a delegation token."""
 
 
 class SaslStep(NamedTuple):
@@ -188,7 +190,8 @@ class SaslExchange:
         answer = server.step(token)
         if server.user is not None:
             self._check_unchanged(server.user)
-            self.login = Login(self._mechanism, server.user, self._session_ms(server.expires_ms))
+            session_ms = self._session_ms(server.expires_ms)
+            self.login = Login(self._mechanism, server.user, session_ms, server.is_token_login)
             self._state, self._server = COMPLETE, None
         return answer
 

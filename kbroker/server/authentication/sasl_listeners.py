@@ -25,7 +25,7 @@ async def open_sasl_listeners(
     Raises UserError if a listener has configs that cannot work.
     """
     config, clock = context.config, context.clock
-    builder = MechanismBuilder(config, lambda: context.controller.image, clock)
+    builder = MechanismBuilder(config, lambda: context.controller.image, context.tokens, clock)
     listeners = {
         endpoint.name: SaslListener(
             config.listener_config(endpoint.name),

@@ -20,6 +20,7 @@ from kbroker.protocol.messages import alter_client_quotas as messages
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.quotas.client_quotas import IP, quota_entity, quota_texts
 from kbroker.server.requests.error_fields import error_fields
+from kbroker.time_slice import TimeSlice, map_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -32,17 +33,20 @@ async def handle(context: Context, request: Request) -> Any:
     if not allows_cluster(context, request, AclOperation.ALTER_CONFIGS):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
     entries = request.body.entries
-    counts = Counter(frozenset(_parts(entry)) for entry in entries)
+    entities = await map_in_slices(context.clock, lambda entry: frozenset(_parts(entry)), entries)
+    counts = Counter(entities)
     results = []
-    for entry in entries:
+    time_slice = TimeSlice(context.clock)
+    for entry, entity in zip(entries, entities, strict=True):
+        outcome: Refusal | None = None
         try:
-            if counts[frozenset(_parts(entry))] > 1:
+            if counts[entity] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Each client quota entity must appear at most once.")
             await _alter(context, entry, validate_only=request.body.validate_only)
         except Refusal as refusal:
-            results.append(_result(entry, refusal))
-        else:
-            results.append(_result(entry, None))
+            outcome = refusal.with_traceback(None)  # its frames would stay in memory until the response
+        results.append(_result(entry, outcome))
+        await time_slice.checkpoint_if_over()
     return messages.RESPONSE(entries=results)
 
 

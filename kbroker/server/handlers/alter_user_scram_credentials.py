@@ -25,6 +25,7 @@ from kbroker.security.credentials import (
 from kbroker.server.access.permissions import allows_cluster
 from kbroker.server.authentication.stored_credentials import user_entity
 from kbroker.server.requests.error_fields import error_fields
+from kbroker.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -38,26 +39,29 @@ _HASHES = {scram.number: scram for scram in SCRAM_HASHES}
 async def handle(context: Context, request: Request) -> Any:
     if not allows_cluster(context, request, AclOperation.ALTER):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+    deletions: dict[str, list[Any]] = {}
+    upsertions: dict[str, list[Any]] = {}
     results = []
-    for user in _users(request.body):
-        deletions = [deletion for deletion in request.body.deletions if deletion.name == user]
-        upsertions = [upsertion for upsertion in request.body.upsertions if upsertion.name == user]
+    time_slice = TimeSlice(context.clock)
+    for changes, by_user in ((request.body.deletions, deletions), (request.body.upsertions, upsertions)):
+        for change in changes:
+            by_user.setdefault(change.name, []).append(change)
+            await time_slice.checkpoint_if_over()
+    for user in deletions | upsertions:
+        outcome: Refusal | None = None
         try:
-            await _alter(context, user, deletions, upsertions)
+            await _alter(context, user, deletions.get(user, ()), upsertions.get(user, ()))
         except Refusal as refusal:
-            results.append(_result(user, refusal))
-        else:
-            results.append(_result(user, None))
+            outcome = refusal.with_traceback(None)  # its frames would stay in memory until the response
+        results.append(_result(user, outcome))
+        await time_slice.checkpoint_if_over()
     return messages.RESPONSE(results=results)
 
 
 def refuse(request: Request, code: int, message: str | None) -> Any:
     refusal = Refusal(code, message)
-    return messages.RESPONSE(results=[_result(user, refusal) for user in _users(request.body)])
-
-
-def _users(body: Any) -> list[str]:
-    return list(dict.fromkeys(change.name for change in (*body.deletions, *body.upsertions)))
+    users = dict.fromkeys(change.name for change in (*request.body.deletions, *request.body.upsertions))
+    return messages.RESPONSE(results=[_result(user, refusal) for user in users])
 
 
 async def _alter(context: Context, user: str, deletions: Sequence[Any], upsertions: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.messages import create_acls as messages
 from kbroker.server.access.acl_requests import acls_of, binding_of, check_codes
 from kbroker.server.requests.error_fields import error_fields
+from kbroker.time_slice import respond_in_slices
 
 if TYPE_CHECKING:
     from kbroker.controller.acl_store import AclStore
@@ -28,7 +29,7 @@ def handle(context: Context, request: Request) -> Any:
         codes = (creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type)
         check_codes(*codes)
     acls = acls_of(context, request, AclOperation.ALTER, without_authorizer="No Authorizer is configured.")
-    return _create(acls, [binding_of(creation) for creation in creations])
+    return respond_in_slices(context.clock, binding_of, creations, lambda wanted: _create(acls, wanted))
 
 
 async def _create(acls: AclStore, wanted: list[AclBinding | Refusal]) -> Any:

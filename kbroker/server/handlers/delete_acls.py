@@ -12,9 +12,11 @@ from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.messages import delete_acls as messages
 from kbroker.server.access.acl_requests import acls_of, filter_of
 from kbroker.server.requests.error_fields import error_fields
+from kbroker.time_slice import map_in_slices
 
 if TYPE_CHECKING:
-    from kbroker.controller.acl_store import AclStore
+    from kbroker.clock import Clock
+    from kbroker.controller.acl_store import AclStore, RemovedAcl
     from kbroker.security.acls.entries import AclBinding
     from kbroker.security.acls.filters import AclFilter
     from kbroker.server.context import Context
@@ -26,18 +28,16 @@ __all__ = ["handle", "refuse"]
 def handle(context: Context, request: Request) -> Any:
     filters = [filter_of(item) for item in request.body.filters]
     acls = acls_of(context, request, AclOperation.ALTER, without_authorizer="No Authorizer is configured.")
-    return _delete(acls, filters)
+    return _delete(context.clock, acls, filters)
 
 
-async def _delete(acls: AclStore, filters: list[AclFilter]) -> Any:
-    removed = await acls.remove(filters)
-    return messages.RESPONSE(
-        filter_results=[
-            messages.DeleteAclsFilterResult(
-                error_message=None, matching_acls=[_matching(*outcome) for outcome in outcomes]
-            )
-            for outcomes in removed
-        ]
+async def _delete(clock: Clock, acls: AclStore, filters: list[AclFilter]) -> Any:
+    return messages.RESPONSE(filter_results=await map_in_slices(clock, _result, await acls.remove(filters)))
+
+
+def _result(removed: list[RemovedAcl]) -> Any:
+    return messages.DeleteAclsFilterResult(
+        error_message=None, matching_acls=[_matching(*outcome) for outcome in removed]
     )
 
 

@@ -6,7 +6,7 @@ No list, or an empty one, means all users. Kafka's ConfigCommand calls this API 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import Refusal
@@ -14,9 +14,11 @@ from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import describe_user_scram_credentials as messages
 from kbroker.server.access.permissions import allows_cluster
-from kbroker.server.authentication.stored_credentials import all_credentials, credentials_of
+from kbroker.server.authentication.stored_credentials import credentials_of, user_with_credential
+from kbroker.time_slice import finish_in_slices
 
 if TYPE_CHECKING:
+    from kbroker.controller.image import Image
     from kbroker.security.credentials import ScramCredential, ScramHash
     from kbroker.server.context import Context
     from kbroker.server.requests.request import Request
@@ -27,12 +29,26 @@ __all__ = ["handle", "refuse"]
 def handle(context: Context, request: Request) -> Any:
     if not allows_cluster(context, request, AclOperation.DESCRIBE):
         raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
-    image = context.controller.image
-    counts = Counter(user.name for user in request.body.users or ())
-    if counts:
-        results = [_result(name, count, credentials_of(image, name)) for name, count in counts.items()]
-    else:
-        results = [_result(name, 1, credentials) for name, credentials in all_credentials(image).items()]
+    return finish_in_slices(context.clock, _steps(context.controller.image, request.body.users or ()))
+
+
+def _steps(image: Image, users: Sequence[Any]) -> Generator[None, None, Any]:
+    counts: Counter[str] = Counter()
+    for user in users:
+        counts[user.name] += 1
+        yield
+    if not users:
+        for entity, configs in image.entity_configs.items():
+            name = user_with_credential(entity, configs)
+            if name is not None:
+                counts[name] = 1
+            yield
+    results = []
+    for name in counts if users else sorted(counts):
+        credentials = credentials_of(image, name)
+        if users or credentials:
+            results.append(_result(name, counts[name], credentials))
+        yield
     return messages.RESPONSE(error_message=None, results=results)
 
 

@@ -19,7 +19,8 @@ from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import produce as messages
 from kbroker.protocol.record_batch import ATTRIBUTE_TRANSACTIONAL, ATTRIBUTES_LOW_BYTE_POSITION, MAGIC_POSITION
-from kbroker.replication.partition import Partition, long_check, short_check
+from kbroker.replication.partition import Partition
+from kbroker.replication.produced_records import long_check, short_check
 from kbroker.server.access.permissions import allows_topic, allows_transactional_id
 from kbroker.server.coordinators.transactional_records import Verification, admit_records, known_admission_error
 from kbroker.server.requests.delayed_operation import DelayedOperation
@@ -285,10 +286,10 @@ async def _check_and_stage(
 async def _check(context: Context, request: Request, batch: _UncheckedBatch, now_ms: int) -> CheckedBatch | Rejection:
     partition, records = batch.partition, batch.records
     if batch.verification is not None:
-        checked = short_check(partition, records, request.version, now_ms)
+        checked = short_check(partition.log, records, request.version, now_ms)
         if checked is not LONG_CHECK:
             return checked
-    return await context.thread_work.run(long_check(partition, records, request.version, now_ms))
+    return await context.thread_work.run(long_check(partition.log, records, request.version, now_ms))
 
 
 def _stage_checked(

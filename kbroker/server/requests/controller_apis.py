@@ -1,14 +1,22 @@
 """APIs that only the controller serves. Other brokers answer NOT_CONTROLLER; clients find the controller in Metadata.
 
 As in Kafka with ZooKeeper, configs, quotas and ACLs are not among them: any broker may write them.
+
+Each request is answered within its timeout, also while ZooKeeper does not answer or an earlier request keeps the
+controller busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
+import trio
+
+from kbroker.errors import Refusal
 from kbroker.protocol.acl_codes import AclOperation
+from kbroker.protocol.error_codes import ErrorCode
 from kbroker.server.access.permissions import allows_cluster
 
 if TYPE_CHECKING:
@@ -36,10 +44,40 @@ None: as in Kafka, all clients get NOT_CONTROLLER. Envelope (58) checks by itsel
 """
 
 
+_SHORTEST_MS: Final = 1000
+"""Clients that do not want to wait for the other brokers send a timeout of 0. They still want to know the outcome."""
+
+
 def only_on_controller(handler: Handler, operation: AclOperation | None) -> Handler:
     def handle(context: Context, request: Request) -> Any:
         if operation is None or allows_cluster(context, request, operation, quiet=True):
             context.controller.store.check_active()
-        return handler(context, request)
+        answering = handler(context, request)
+        return _in_time(context, request, answering) if answering.__class__ is CoroutineType else answering
 
     return handle
+
+
+async def _in_time(context: Context, request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
+    """Returns the answer, or None if the request has got REQUEST_TIMED_OUT before.
+
+    A request that waits for its turn is then dropped. One that has begun to write is finished.
+    """
+    scope = trio.CancelScope()
+
+    def give_up() -> None:
+        scope.cancel()
+        request.fail(Refusal(ErrorCode.REQUEST_TIMED_OUT, "The controller did not answer in time."))
+
+    deadline = context.deadlines.add(_timeout_ms(context, request) / 1000, give_up)
+    try:
+        with scope:
+            answer = await answering
+    finally:
+        deadline.cancel()
+    return None if scope.cancel_called else answer
+
+
+def _timeout_ms(context: Context, request: Request) -> int:
+    named: int = getattr(request.body, "timeout_ms", context.config.request_timeout_ms)
+    return max(named, _SHORTEST_MS)

@@ -1,7 +1,8 @@
 """Passes each frame to its handler: header, version, compiled decode, call, compiled encode of the response.
 
-Requests of more than 256 KB or 5,000 elements are decoded in a thread, and responses with very many elements are
-encoded in one, because both take one turn otherwise. The size does not count for Produce: records are not decoded.
+Requests of more than 256 KB or 5,000 elements (2,000 if their handler takes one turn) are decoded in a thread, and
+responses with very many elements are encoded in one, because both take one turn otherwise. The size does not count for
+Produce: records are not decoded.
 
 A handler is `handle(context, request)` in `handlers/<api>.py`. It returns the response, or None if it replies later by
 itself, or a coroutine, which then runs in its own task. A Refusal or an unexpected exception of a handler becomes an
@@ -30,7 +31,9 @@ from kbroker.server.requests.controller_apis import CONTROLLER_APIS, only_on_con
 from kbroker.server.requests.large_messages import (
     FullCollections,
     free_body,
+    handle_in_turn,
     has_many_elements,
+    max_elements_on_loop,
     read_large_request,
     refuse_at_length,
     reply_at_length,
@@ -54,7 +57,6 @@ FOLLOWER_FETCH: Final = "FetchFollower"
 _PREFIX: Final = struct.Struct(">hh").unpack_from
 _PREFIX_SIZE: Final = 4  # API key and version
 _LARGE_FRAME: Final = 256 * 1024
-_MAX_ELEMENTS: Final = 5_000  # decoded on the event loop, in a few milliseconds
 _API_KEY_LOW_BYTE: Final = 1  # 0 in a Produce. No API has a key above 255.
 _PRODUCE: Final = 0
 _FETCH: Final = 1
@@ -105,9 +107,9 @@ class Dispatch:
             self._begin_large(connection, route, frame, slot)
             return
         try:
-            request = read_request(route, frame, slot, _MAX_ELEMENTS)
+            request = read_request(route, frame, slot, route.max_elements)
         except PeerError:
-            if len(frame) < _MAX_ELEMENTS:
+            if len(frame) < route.max_elements:
                 raise
             # Malformed, or too many elements for the event loop: a thread finds out.
             self._begin_large(connection, route, frame, slot)
@@ -140,7 +142,7 @@ class Dispatch:
         if route is None:
             route = self._make_route(*prefix)
         no_slot: Any = None
-        request = read_request(route, frame, no_slot, _MAX_ELEMENTS)
+        request = read_request(route, frame, no_slot, route.max_elements)
         response = _refusal(request, code, message)
         return None if response is None else request.framed(response)
 
@@ -177,9 +179,7 @@ class Dispatch:
             if has_too_many:
                 response = await refuse_at_length(self._context.thread_work, request, _refusal)
             else:
-                response = request.route.handler(self._context, request)
-                if response.__class__ is CoroutineType:
-                    response = await response
+                response = await handle_in_turn(self._context, request)
             if response is None:
                 return False
             await self._reply(request, response)
@@ -280,6 +280,7 @@ class Dispatch:
             count_errors=error_counter(api.response),
             tally_of=self._fetch_tally(module.replica_id, version) if key == _FETCH else None,
             repeated=self._repeated_of(key),
+            max_elements=max_elements_on_loop(key),
         )
         if self._quotas.is_on and not api.between_brokers:
             route = self._quotas.metered(route)

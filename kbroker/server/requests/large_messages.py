@@ -11,6 +11,7 @@ import gc
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.errors import PeerError
@@ -21,15 +22,19 @@ from kbroker.protocol.values import Value
 from kbroker.server.requests.request import LongRequest, Request, Route
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.transport import BYTES
+from kbroker.time_slice import turn_of_loop
 
 if TYPE_CHECKING:
+    from kbroker.server.context import Context
     from kbroker.server.requests.thread_work import ThreadWork
 
 __all__ = [
     "MAX_ELEMENTS_AT_ONCE",
     "FullCollections",
     "free_body",
+    "handle_in_turn",
     "has_many_elements",
+    "max_elements_on_loop",
     "read_large_request",
     "refuse_at_length",
     "reply_at_length",
@@ -37,6 +42,9 @@ __all__ = [
 
 MAX_ELEMENTS_AT_ONCE: Final = 30_000
 """Elements of a request whose handler does all its work in one turn. Larger requests get an error response."""
+
+_MAX_ELEMENTS_DECODED: Final = 5_000  # on the event loop, in a few milliseconds
+_MAX_ELEMENTS_HANDLED: Final = 2_000  # in the turn of their connection, in a few milliseconds
 
 # Keys of the APIs whose handlers let other tasks run between two elements.
 _HANDLED_IN_SLICES: Final = frozenset(
@@ -70,6 +78,24 @@ class FullCollections:
         self._requests -= 1
         if not self._requests:
             gc.set_threshold(*self._thresholds)
+
+
+def max_elements_on_loop(key: int) -> int:
+    """Returns how many elements a request of the API may have that is decoded and handled as soon as it arrives."""
+    return _MAX_ELEMENTS_DECODED if key in _UNLIMITED else _MAX_ELEMENTS_HANDLED
+
+
+async def handle_in_turn(context: Context, request: Request) -> Any:
+    """Calls the handler of a large request. One that does its work in one turn takes turns with other large requests.
+
+    Otherwise a round of the loop could have several such turns, of some 10 ms each.
+    """
+    if request.route.api.key in _HANDLED_IN_SLICES:
+        response = request.route.handler(context, request)
+    else:
+        async with turn_of_loop():
+            response = request.route.handler(context, request)
+    return await response if response.__class__ is CoroutineType else response
 
 
 async def read_large_request(

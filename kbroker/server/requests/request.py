@@ -46,6 +46,7 @@ class Route(NamedTuple):
     tally_of: Callable[[Request], RequestTally] | None = None  # None if it is `tally` for all requests
     repeated: RepeatedRequests | None = None
     quotas: Quotas | None = None  # None while no client has a quota
+    max_elements: int = MAX_ELEMENTS  # of requests that are handled as soon as they arrive; others are large
 
 
 class Request:
@@ -71,6 +72,11 @@ class Request:
     @property
     def principal(self) -> str:
         return cast(ClientSession, self.slot.connection.session).principal
+
+    @property
+    def is_with_token(self) -> bool:
+        """Whether the client has logged in with a delegation token."""
+        return cast(ClientSession, self.slot.connection.session).is_with_token
 
     @property
     def client_host(self) -> str:

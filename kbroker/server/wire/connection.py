@@ -28,7 +28,7 @@ from typing import Final, Protocol
 
 from kbroker.config.endpoints import format_address
 from kbroker.errors import PeerError, StorageFailure
-from kbroker.protocol.framing import FrameReader
+from kbroker.protocol.framing import BASE_BUFFER_SIZE, FrameReader
 from kbroker.server.wire.deadlines import Deadline, Deadlines
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.request_slot import RequestSlot
@@ -42,6 +42,7 @@ FRAMES_PER_TURN: Final = 64
 # A turn with more frames ends after so long: requests of one client may be slow, and other clients wait for their turn.
 TURN_SECONDS: Final = 0.002
 _FRAMES_PER_CLOCK_READ: Final = 4
+_BYTES_PER_CLOCK_READ: Final = 8 * 1024  # a longer request may be slow by itself
 _MUTE_STEP_SECONDS: Final = 10.0
 # Progress is this part of the reserved memory: a client cannot hold 100 MB with a byte every second.
 _STEPS_OF_PROGRESS: Final = 8
@@ -405,16 +406,20 @@ class Connection:
         max_in_flight = limits.max_in_flight
         max_unsent_bytes = limits.max_unsent_bytes
         clock = self._network.clock
-        is_timed = len(frames) > _FRAMES_PER_CLOCK_READ
+        is_timed = len(frames) > _FRAMES_PER_CLOCK_READ or self.reader.capacity > BASE_BUFFER_SIZE
         end = clock.monotonic() + TURN_SECONDS if is_timed else 0.0
+        unread = 0  # bytes that were handled since the last look at the clock
         for number, frame in enumerate(frames):
             # PAUSED: a frame of this turn has muted or held the connection.
             if len(slots) >= max_in_flight or queue.unsent_bytes > max_unsent_bytes or self._reading == PAUSED:
                 self.reader.give_back(frames[number:])
                 return
-            if is_timed and number and number % _FRAMES_PER_CLOCK_READ == 0 and clock.monotonic() >= end:
-                self.reader.give_back(frames[number:])
-                return
+            if is_timed and number and (number % _FRAMES_PER_CLOCK_READ == 0 or unread >= _BYTES_PER_CLOCK_READ):
+                if clock.monotonic() >= end:
+                    self.reader.give_back(frames[number:])
+                    return
+                unread = 0
+            unread += len(frame)
             slot = RequestSlot(self)
             slots.append(slot)
             handle(self, frame, slot)

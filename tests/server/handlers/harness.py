@@ -162,6 +162,7 @@ class HandlerBroker:
             "auto_creation": AutoCreationRate(self.clock),
             "thread_work": ThreadWork(SystemClock()),
             "nursery": nursery,
+            "deadlines": Deadlines(),
             "listener_keys": {},
         }
         # Parts that these handlers do not use are None.

@@ -24,7 +24,7 @@ PRINCIPAL = "User:ANONYMOUS"
 
 async def with_acls(broker: HandlerBroker, *super_users: str) -> AclStore:
     index = AclIndex(AclRules(frozenset(super_users)))
-    store = AclStore(broker.controller.store.tree, index, broker.clock, timeout_s=10)
+    store = AclStore(broker.controller.store.tree, index, broker.context.clock, timeout_s=10)
     await store.load()
     broker.context.acls = store
     broker.context.authorizer = AclAuthorizer(index, broker.clock)

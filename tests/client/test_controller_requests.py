@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.admin import create_topic
 from kbroker.client.cluster import Cluster
 from kbroker.client.failures import ConnectionFailed, CouldNotConnect
 from kbroker.client.retry_backoff import RetryBackoff
+from kbroker.client.topics import create_topic
 
 ADDRESS = Address("broker", 9092)
 
