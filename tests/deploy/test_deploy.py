@@ -332,6 +332,18 @@ def test_every_metric_of_the_dashboard_exists() -> None:
     assert named <= known
 
 
+def test_every_label_of_the_dashboard_is_a_label_of_its_metric() -> None:
+    labels = {metric.name + suffix: set(metric.labels) for metric in METRICS for suffix in HISTOGRAM_SUFFIXES}
+    for target in [target for panel in panels() for target in panel.get("targets", ())]:
+        query = target["expr"]
+        known = {"instance", "le"}.union(*(labels[name] for name in METRIC.findall(query)))
+        grouped = [name.strip() for names in re.findall(r"by \(([^)]*)\)", query) for name in names.split(",")]
+        selected = [name for braces in re.findall(r"{([^}]*)}", query) for name in re.findall(r"(\w+)[=!]", braces)]
+        shown = re.findall(r"{{(\w+)}}", target["legendFormat"])
+        assert {*grouped, *selected, *shown} <= known, query
+        assert ("_bucket" in query) == ("le" in grouped), query
+
+
 def test_panels_of_the_dashboard_have_their_own_place_and_number() -> None:
     assert len({panel["id"] for panel in panels()}) == len(panels())
     taken: set[tuple[int, int]] = set()
