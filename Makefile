@@ -36,7 +36,7 @@ install: $(VENV)/.installed $(if $(filter-out 0,$(COMPILE)),compiled) ## make .v
 compiled: $(COMPILED)/.made ## compile the hot path for the kbroker in .venv
 
 run: install ## start a broker on 127.0.0.1:9092 (LISTEN=host:port DATA=directory COMPILE=0 ARGS=...)
-	$(if $(filter 0,$(COMPILE)),$(PLAIN)) exec $(BIN)/kbroker serve --listen $(LISTEN) --data-dir $(DATA) $(ARGS)
+	@$(if $(filter 0,$(COMPILE)),$(PLAIN)) exec $(BIN)/kbroker serve --listen $(LISTEN) --data-dir $(DATA) $(ARGS)
 
 check: lint types fast ## the fast half: ruff, mypy, tests without a JVM
 
@@ -105,6 +105,7 @@ lock: install-test ## renew the lock files in requirements/
 	$(LOCK) --upgrade -o requirements/build.lock requirements/build.in
 	$(LOCK) --upgrade -o requirements/core.lock pyproject.toml
 	$(LOCK) --upgrade --extra test -c requirements/core.lock -o requirements/test.lock pyproject.toml
+	$(LOCK) --upgrade --extra tls -c requirements/test.lock -o requirements/tls.lock pyproject.toml
 	$(LOCK) --upgrade -c requirements/test.lock -o requirements/compile.lock requirements/compile.in
 	$(LOCK) --upgrade -o requirements/spark.lock requirements/spark.in
 

@@ -112,10 +112,13 @@ def _advice_for(name: str) -> str:
 
     from kbroker.cli.kafka_scripts import commands_for, note_for
 
-    if commands := [f"kbroker {command}" for command in commands_for(name)]:
-        return f"{name} is a script of Apache Kafka. Use: {', '.join(commands)}"
-    if (note := note_for(name)) is not None:
-        return f"{name} is a script of Apache Kafka. {note}"
+    advice = [f"{name} is a script of Apache Kafka"]
+    if commands := commands_for(name):
+        advice.append("Use: " + ", ".join(f"kbroker {command}" for command in commands))
+    if note := note_for(name):
+        advice.append(note)
+    if len(advice) > 1:
+        return ". ".join(advice)
     similar = get_close_matches(name, COMMANDS)
     return f"No such command '{name}'." + (f" Did you mean '{similar[0]}'?" if similar else "")
 

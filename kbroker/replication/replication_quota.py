@@ -33,6 +33,9 @@ class ReplicationQuota:
         )
         self.total_bytes = 0
         """Bytes of throttled replicas since the start."""
+        self.throttled_seconds = 0.0
+        """Seconds since the start in which replicas were held back."""
+        self._throttled_until = 0.0
 
     def covers(self, partition: Partition) -> bool:
         """Whether this broker's replica of the partition is throttled."""
@@ -45,7 +48,14 @@ class ReplicationQuota:
     def excess_seconds(self) -> float:
         """Returns how long nothing may be sent or fetched; 0 if the rate is below its limit."""
         limit = self.bytes_per_second()
-        return 0.0 if limit is None else self._window.excess_ms(limit, self._clock.monotonic()) / 1000
+        if limit is None:
+            return 0.0
+        now = self._clock.monotonic()
+        seconds = self._window.excess_ms(limit, now) / 1000
+        if now + seconds > self._throttled_until:
+            self.throttled_seconds += now + seconds - max(now, self._throttled_until)
+            self._throttled_until = now + seconds
+        return seconds
 
     def record(self, size: int) -> None:
         self._window.record(size, self._clock.monotonic())

@@ -74,6 +74,8 @@ class Broker:
         self._has_own_listeners = "listeners" in self._properties
         self._container_host = container_host
         self._container_bind = container_bind
+        if container_host == "":
+            raise UserError("container_host is empty: set the name by which containers reach this machine")
         if container_host is not None and self._has_own_listeners:
             raise UserError("Set either container_host or listeners: container_host adds a listener")
         if users is not None and self._has_own_listeners:

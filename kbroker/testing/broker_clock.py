@@ -6,6 +6,7 @@ import trio
 import trio.testing
 
 from kbroker.clock import SystemClock
+from kbroker.errors import UserError
 
 __all__ = ["BrokerClock"]
 
@@ -28,7 +29,7 @@ class BrokerClock(trio.abc.Clock):
     async def advance(self, milliseconds: int) -> None:
         """Advances the time. Returns when the tasks that are due have run and wait again. Call it in the loop."""
         if milliseconds < 0:
-            raise ValueError("The clock of a broker cannot go back")
+            raise UserError("The clock of a broker cannot go back")
         self._ahead_ms += milliseconds
         with trio.move_on_after(_SETTLE_SECONDS):
             await trio.testing.wait_all_tasks_blocked()

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import trio
 
-from kbroker.errors import Refusal
+from kbroker.errors import Refusal, UserError
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.registry import APIS, Api
 from kbroker.replication.partition_table import PartitionTable
@@ -109,6 +109,8 @@ class Faults:
 
     def delay(self, api: str, *, seconds: float, times: int | None = None, client_id: str | None = None) -> Fault:
         """Delays the responses of an API. The requests are processed at once."""
+        if seconds < 0:
+            raise UserError(f"seconds={seconds} must be at least 0")
         is_released = trio.Event()
 
         def act(context: Context, request: Request, then: Handler) -> Any:
@@ -176,9 +178,9 @@ class Faults:
         on_end: Callable[[], None] = lambda: None,
     ) -> Fault:
         if api not in self._api_faults:
-            raise ValueError(f"{api!r} is not an API that kbroker supports{_nearest(api, self._api_faults)}")
+            raise UserError(f"{api!r} is not an API that kbroker supports{_nearest(api, self._api_faults)}")
         if times is not None and times < 1:
-            raise ValueError(f"times={times} must be at least 1, or None for a fault that lasts until it is released")
+            raise UserError(f"times={times} must be at least 1, or None for a fault that lasts until it is released")
         fault = Fault(self._release)
         api_fault = _ApiFault(fault, act, times, client_id)
         faults = self._api_faults[api]
@@ -197,9 +199,9 @@ class Faults:
     def _refuse(self, fault: Fault, key: tuple[str, int], refuse: Refuse) -> None:
         partition = self._context.partitions.get(*key) if self._context is not None else None
         if partition is None:
-            raise ValueError(f"Partition {key[0]}-{key[1]} does not exist")
+            raise UserError(f"Partition {key[0]}-{key[1]} does not exist")
         if key in self._partition_faults:
-            raise ValueError(f"Partition {key[0]}-{key[1]} already has a fault: release it first")
+            raise UserError(f"Partition {key[0]}-{key[1]} already has a fault: release it first")
         self._partition_faults[key] = refuse
         self._active[fault] = partial(self._partition_faults.pop, key)
         for waiter in list(partition.fetch_waiters):
@@ -245,7 +247,7 @@ def _error_code(code: str | int) -> ErrorCode:
     if isinstance(code, int):
         return ErrorCode(code)
     if code not in ErrorCode.__members__:
-        raise ValueError(f"{code!r} is not a Kafka error code{_nearest(code, ErrorCode.__members__)}")
+        raise UserError(f"{code!r} is not a Kafka error code{_nearest(code, ErrorCode.__members__)}")
     return ErrorCode[code]
 
 

@@ -92,7 +92,7 @@ def protocol_for(*, has_users: bool, has_tls: bool) -> str:
 
 def properties_of(settings: Mapping[str, Setting]) -> dict[str, str]:
     """Converts settings to Kafka's names and texts. Names may have dots or underscores."""
-    return {name.replace("_", "."): _text(value) for name, value in settings.items()}
+    return {name.replace("_", "."): _text(name, value) for name, value in settings.items()}
 
 
 def acl_properties(acls: Acls, properties: Mapping[str, str]) -> dict[str, str]:
@@ -116,6 +116,8 @@ def topics_of(topics: Topics) -> list[tuple[str, int]]:
 
 
 def _topic(text: str) -> tuple[str, int]:
+    if not isinstance(text, str):  # a test may run without a type checker
+        raise UserError(f"Invalid topic {text!r}: expected name or name:partitions")
     name, colon, count = text.partition(":")
     if not colon:
         return name, DEFAULT
@@ -130,9 +132,12 @@ def _count(name: str, count: int) -> int:
     return count
 
 
-def _text(value: Setting) -> str:
+def _text(name: str, value: Setting) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
-    return ",".join(value)
+    try:
+        return ",".join(value)
+    except TypeError:
+        raise UserError(f"{name}={value!r} is not a text, a number, a bool or a list of texts") from None

@@ -170,9 +170,19 @@ FETCHER_BYTES = counter(
 FETCHER_REQUESTS = counter(
     "kafka_server_fetcherstats_requests_total", "Responses to fetches that a leader has sent.", "clientId"
 )
+FETCHER_TIME = histogram(
+    "kbroker_fetcher_fetch_ms",
+    "Milliseconds from a fetch of this follower to the response, with the time that the leader waits for records.",
+    "clientId",
+)
 THROTTLED_BYTES = counter(
     "kbroker_replication_throttled_bytes_total",
     "Bytes of throttled replicas that this broker has sent as leader or fetched as follower.",
+    "role",
+)
+THROTTLED_SECONDS = counter(
+    "kbroker_replication_throttled_seconds_total",
+    "Seconds in which throttled replicas were held back because their rate was at its limit.",
     "role",
 )
 THROTTLED_RATE = gauge(
@@ -290,7 +300,8 @@ METRICS: Final = (
     *(TLS_HANDSHAKES, TLS_FAILURES, TLS_EXPIRY),
     *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS),
     *(ISR_SHRINKS, ISR_EXPANDS, FAILED_ISR_UPDATES),
-    *(MAX_LAG, FAILED_PARTITIONS, FETCHER_LAG, FETCHER_BYTES, FETCHER_REQUESTS, THROTTLED_BYTES, THROTTLED_RATE),
+    *(MAX_LAG, FAILED_PARTITIONS, FETCHER_LAG, FETCHER_BYTES, FETCHER_REQUESTS, FETCHER_TIME),
+    *(THROTTLED_BYTES, THROTTLED_SECONDS, THROTTLED_RATE),
     *(CONTROLLERS, ACTIVE_BROKERS, OFFLINE, PREFERRED_IMBALANCE, ELECTIONS, UNCLEAN_ELECTIONS),
     *(GLOBAL_TOPICS, GLOBAL_PARTITIONS),
     *(LOG_SIZE, LOG_END, LOG_START, LOG_SEGMENTS, UNPARSABLE),

@@ -42,6 +42,7 @@ async def read_replication(samples: Samples, status: BrokerStatus, time_slice: T
 
 def _read_throttle(samples: Samples, quota: ReplicationQuota, role: str) -> None:
     samples.add(table.THROTTLED_BYTES, quota.total_bytes, role)
+    samples.add(table.THROTTLED_SECONDS, quota.throttled_seconds, role)
     limit = quota.bytes_per_second()
     if limit is not None:
         samples.add(table.THROTTLED_RATE, limit, role)
@@ -52,6 +53,7 @@ async def _read_fetcher(samples: Samples, fetcher: LeaderFetcher, time_slice: Ti
     client_id, max_lag = fetcher.client_id, 0
     samples.add(table.FETCHER_BYTES, fetcher.stats.bytes, client_id)
     samples.add(table.FETCHER_REQUESTS, fetcher.stats.requests, client_id)
+    samples.add_histogram(table.FETCHER_TIME, fetcher.stats.times, client_id)
     for partition, lag in fetcher.lags():
         max_lag = max(max_lag, lag)
         # Formatted here and not by Samples.add, for speed: topic names contain no characters to escape.

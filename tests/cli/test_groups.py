@@ -323,6 +323,16 @@ def watching(broker: RunningBroker, *arguments: str) -> list[str]:
     return [*call, "--bootstrap", f"{broker.host}:{broker.port}"]
 
 
+async def test_blank_lines_separate_groups_and_their_tables(call: Call) -> None:
+    assert await call("groups", "describe") == (0, "", "No groups.\n")
+    await call("produce", "orders", stdin=b"tea\n")
+    for group in ("a", "b"):
+        await call("consume", "orders", "--group", group)
+    first, second = (await call("groups", "describe", "a", "b")).out.split("\n\n")
+    assert [text.split(":")[0] for text in (first, second)] == ["a", "b"]
+    assert [len(text.splitlines()) for text in (first, second)] == [3, 3]
+
+
 async def test_watching_in_a_pipe_repeats_until_an_interrupt(broker: RunningBroker, call: Call, billing: str) -> None:
     process = await trio.lowlevel.open_process(
         watching(broker, billing, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -238,6 +238,13 @@ def test_each_of_kafkas_scripts_has_a_command_or_says_what_to_do_instead(script:
         ("topic", "No such command 'topic'. Did you mean 'topics'? Try 'kbroker --help' for help."),
         ("xyz", "No such command 'xyz'. Try 'kbroker --help' for help."),
         (
+            "kafka-storage",
+            (
+                "kafka-storage is a script of Apache Kafka. Use: kbroker users add. Not needed: the first start of a "
+                "broker prepares an empty data directory. Try 'kbroker --help' for help."
+            ),
+        ),
+        (
             "kafka-server-stop.sh",
             (
                 "kafka-server-stop.sh is a script of Apache Kafka. Press Ctrl-C, or send SIGTERM to the process of the "

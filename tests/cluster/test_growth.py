@@ -160,6 +160,17 @@ async def test_a_topic_gets_three_replicas_and_one_again(three: RunningCluster) 
         refused = await call(three, "topics", "replicas", TOPIC, "4", "--yes")
         assert (refused.code, refused.err.count("\n")) == (1, 1)
 
+        before = (await replicas_of(three, 1))[TOPIC, 0]
+        plan, saved = three.directory / "plan.json", three.directory / "saved.json"
+        plan.write_text(json.dumps({"partitions": [{"topic": TOPIC, "partition": 0, "replicas": [3, 1]}]}))
+        ended = await call(three, "cluster", "reassign", str(plan), "--yes", "--save", str(saved))
+        assert ended.code == 0, (ended, three.log())
+        assert (await until_placed(three, lambda counts: counts[2] == 2))[TOPIC, 0] == (3, 1)
+        ended = await call(three, "cluster", "reassign", str(saved), "--yes")
+        assert ended.code == 0, (ended, three.log())
+        assert (await until_placed(three, lambda counts: counts[2] == 3))[TOPIC, 0] == before
+        await goes_on(records, three)
+
         ended = await call(three, "topics", "replicas", TOPIC, "1", "--yes")
         assert ended.code == 0, (ended, three.log())
         await until_placed(three, lambda counts: counts == {1: 1, 2: 1, 3: 1})

@@ -8,21 +8,27 @@ import json
 import os
 import re
 import shlex
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deploy import entrypoint
-from deploy.entrypoint import CONFIG_FILE, command, properties_of
+from deploy.entrypoint import properties_of, properties_text, serve_command
 from kbroker.cli.main import kbroker
 from kbroker.config.broker import BROKER_CONFIGS, BrokerConfig
+from kbroker.config.properties import parse_properties
+from kbroker.testing.tls_files import make_tls_files
 from kbroker.web.metrics_table import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -31,19 +37,16 @@ METRIC = re.compile(r"\b(?:kafka|kbroker|process|python)_[a-z0-9_]+\b")
 HISTOGRAM_SUFFIXES = ("", "_bucket", "_sum", "_count")
 
 
-def serve_options(environment: Mapping[str, str]) -> dict[str, str]:
+def properties_in(environment: Mapping[str, str], *options: str, mounted: str | None = None) -> dict[str, str]:
     """Returns the configs of `kbroker serve` in a container with these variables."""
-    words = command(["serve"], environment, has_config_file=False)
-    assert words[:2] == ["kbroker", "serve"]
-    assert set(words[2::2]) == {"--set"}
-    return dict(word.split("=", 1) for word in words[3::2])
+    return parse_properties(properties_text(options, environment, mounted))
 
 
 # Entry point
 
 
 def test_without_variables_clients_of_the_machine_can_connect() -> None:
-    config = BrokerConfig.from_properties(serve_options({"PATH": "/bin", "HOME": "/"}))
+    config = BrokerConfig.from_properties(properties_in({"PATH": "/bin", "HOME": "/"}))
     (endpoint,), (advertised,) = config.endpoints, config.advertised_endpoints
     assert (endpoint.host, endpoint.port) == ("0.0.0.0", 9092)
     assert (advertised.host, advertised.port) == ("localhost", 9092)
@@ -60,33 +63,59 @@ def test_variables_set_configs() -> None:
             "KBROKER_BOOTSTRAP": "x:9092",
         }
     ) == {"num.partitions": "3", "a_b": "underscore", "a-b": "dash"}
-    assert serve_options({"KAFKA_LOG_DIRS": "/disk1,/disk2"})["log.dirs"] == "/disk1,/disk2"
+    assert properties_in({"KAFKA_LOG_DIRS": "/disk1,/disk2"})["log.dirs"] == "/disk1,/disk2"
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_a_variable_may_have_any_value(value: str) -> None:
+    assert properties_in({"KAFKA_SSL_KEYSTORE_PASSWORD": value})["ssl.keystore.password"] == value
 
 
 def test_listeners_of_the_environment_are_not_mixed_with_the_default_address() -> None:
-    assert "advertised.listeners" not in serve_options({"KAFKA_LISTENERS": "PLAINTEXT://broker:9092"})
+    assert "advertised.listeners" not in properties_in({"KAFKA_LISTENERS": "PLAINTEXT://broker:9092"})
 
 
-def test_a_mounted_properties_file_says_where_to_listen() -> None:
-    words = command([], {"KAFKA_BROKER_ID": "7"}, has_config_file=True)
-    metrics = ["--set", "kbroker.metrics.listeners=0.0.0.0:9308"]
-    assert words == ["kbroker", "serve", "--config", CONFIG_FILE, *metrics, "--set", "broker.id=7"]
+def test_a_mounted_properties_file_says_where_to_listen_and_variables_win() -> None:
+    mounted = "broker.id=1\nlog.dirs=/disk"
+    assert properties_in({"KAFKA_BROKER_ID": "7"}, mounted=mounted) == {
+        "kbroker.metrics.listeners": "0.0.0.0:9308",
+        "broker.id": "7",
+        "log.dirs": "/disk",
+    }
+
+
+def test_a_secured_broker_gets_its_address_by_options() -> None:
+    assert "listeners" not in properties_in({}, "--secure")
+    words = serve_command(["--secure", "--advertise=kafka.example.com:9092"], "FILE")
+    assert words == [
+        *("kbroker", "serve", "--config", "FILE", "--listen", "0.0.0.0:9092"),
+        *("--secure", "--advertise=kafka.example.com:9092"),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "shown"),
     [
-        (["topics", "list"], ["kbroker", "topics", "list"]),
-        (["version"], ["kbroker", "version"]),
+        (["topics", "list"], "topics list"),
+        (["version"], "version"),
+        ([], "serve --config FILE"),
+        (["--topic", "orders"], "serve --config FILE --topic orders"),
+        (["serve", "--topic", "orders"], "serve --config FILE --topic orders"),
+        (["serve", "--secure"], "serve --config FILE --listen 0.0.0.0:9092 --advertise localhost:9092 --secure"),
     ],
 )
-def test_other_arguments_are_a_command(arguments: list[str], words: list[str]) -> None:
-    assert command(arguments, {"KAFKA_BROKER_ID": "1"}, has_config_file=False) == words
-
-
-@pytest.mark.parametrize("arguments", [["--topic", "orders"], ["serve", "--topic", "orders"]])
-def test_options_are_options_of_serve(arguments: list[str]) -> None:
-    assert command(arguments, {}, has_config_file=False)[-2:] == ["--topic", "orders"]
+def test_the_entry_point_becomes_kbroker_and_no_password_is_an_argument(
+    arguments: list[str], shown: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "kbroker"
+    program.write_text('#!/bin/sh\necho "$@"\ncase "$1" in serve) cat "$3";; esac\n')
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "KAFKA_SSL_KEY_PASSWORD": "secret"}
+    call = [sys.executable, str(DEPLOY / "entrypoint.py"), *arguments]
+    printed = subprocess.run(call, env=environment, capture_output=True, text=True, check=True).stdout
+    line, *file = printed.splitlines()
+    assert re.sub(r"/proc/self/fd/\d+", "FILE", line) == shown
+    assert ("ssl.key.password=secret" in file) == ("FILE" in shown)
 
 
 def test_variables_of_every_config_reach_the_broker() -> None:
@@ -95,41 +124,51 @@ def test_variables_of_every_config_reach_the_broker() -> None:
         assert list(properties_of({variable: "1"})) == [name.lower()]
 
 
-def test_the_entry_point_becomes_kbroker(tmp_path: Path) -> None:
-    program = tmp_path / "kbroker"
-    program.write_text('#!/bin/sh\necho "$@"\n')
-    program.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "KAFKA_BROKER_ID": "3"}
-    call = [sys.executable, str(DEPLOY / "entrypoint.py"), "serve", "--topic", "orders"]
-    shown = subprocess.run(call, env=environment, capture_output=True, text=True, check=True).stdout
-    assert shown.startswith("serve --set ")
-    assert shown.endswith("--set broker.id=3 --topic orders\n")
+class ReadyPage(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/readyz" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def ready_page(monkeypatch: pytest.MonkeyPatch, tls: ssl.SSLContext | None = None) -> Iterator[None]:
+    """Serves the page at the address that the health check asks."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), ReadyPage) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        monkeypatch.setattr(server, "handle_error", lambda *_: None)
+        monkeypatch.setattr(entrypoint, "READY_ADDRESS", f"127.0.0.1:{server.server_port}")
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield
+        server.shutdown()
+        serving.join()
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_the_health_check_asks_whether_the_broker_is_ready(
     monkeypatch: pytest.MonkeyPatch, status: int, code: int
 ) -> None:
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status if self.path == "/readyz" else 404)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        answering = threading.Thread(target=server.handle_request)
-        answering.start()
-        monkeypatch.setattr(entrypoint, "READY_URL", f"http://127.0.0.1:{server.server_port}/readyz")
-        with pytest.raises(SystemExit) as ended:
-            entrypoint.main(["ready"])
-        answering.join()
+    monkeypatch.setattr(ReadyPage, "status", status)
+    with ready_page(monkeypatch), pytest.raises(SystemExit) as ended:
+        entrypoint.main(["ready"])
     assert ended.value.code == code
 
 
+def test_the_health_check_asks_over_tls_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(make_tls_files(str(tmp_path)).broker)
+    with ready_page(monkeypatch, context):
+        assert entrypoint.is_ready()
+
+
 def test_a_broker_that_does_not_run_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrypoint, "READY_URL", "http://127.0.0.1:1/readyz")
+    monkeypatch.setattr(entrypoint, "READY_ADDRESS", "127.0.0.1:1")
     assert not entrypoint.is_ready()
 
 
@@ -173,7 +212,7 @@ def test_the_dockerfile_copies_files_that_exist_and_that_the_context_has() -> No
 
 def test_every_lock_file_is_installed_with_its_hashes() -> None:
     runs = " && ".join(rest for name, rest in instructions() if name == "RUN")
-    for lock in ("build", "core", "compile"):
+    for lock in ("build", "core", "tls", "compile"):
         installs = [part for part in runs.split("&&") if f"requirements/{lock}.lock" in part]
         assert installs
         assert all("--require-hashes" in part for part in installs)
@@ -192,6 +231,13 @@ def test_the_container_runs_without_root_with_a_volume_and_a_health_check() -> N
     assert entry_point == ["python", copied]
     assert json.loads(steps["HEALTHCHECK"].partition("CMD")[2]) == [*entry_point, "ready"]
     assert json.loads(steps["CMD"]) == ["serve"]
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    def versions(lock: str) -> set[str]:
+        return set(re.findall(r"^(\S+==\S+)", (ROOT / "requirements" / f"{lock}.lock").read_text(), re.MULTILINE))
+
+    assert versions("core") < versions("tls") < versions("test")
 
 
 def test_shell_scripts_of_the_dockerfile_are_valid() -> None:
@@ -222,7 +268,7 @@ def test_the_brokers_of_a_compose_file_have_valid_configs(name: str, count: int)
     ids, host_ports = set(), []
     for service, spec in brokers.items():
         assert (DEPLOY / spec["build"]["context"] / spec["build"]["dockerfile"]).is_file()
-        config = BrokerConfig.from_properties(serve_options(spec["environment"]))
+        config = BrokerConfig.from_properties(properties_in(spec["environment"]))
         assert config.warnings == ()
         advertised = {endpoint.name: endpoint for endpoint in config.advertised_endpoints}
         assert advertised["DOCKER"].host == service
@@ -244,7 +290,7 @@ def test_the_brokers_of_kubernetes_have_valid_configs_and_probes() -> None:
     values = {variable["name"]: variable.get("value") for variable in container["env"]}
     values |= {"POD_NAME": "kbroker-2", "KAFKA_BROKER_ID": "2"}
     environment = {name: text.replace("$(POD_NAME)", "kbroker-2") for name, text in values.items()}
-    config = BrokerConfig.from_properties(serve_options(environment))
+    config = BrokerConfig.from_properties(properties_in(environment))
     assert config.warnings == ()
     assert [str(endpoint) for endpoint in config.advertised_endpoints] == ["PLAINTEXT://kbroker-2.kbroker:9092"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -284,6 +330,18 @@ def test_every_metric_of_the_dashboard_exists() -> None:
     named = {name for query in queries for name in METRIC.findall(query)}
     assert len(named) > 20
     assert named <= known
+
+
+def test_every_label_of_the_dashboard_is_a_label_of_its_metric() -> None:
+    labels = {metric.name + suffix: set(metric.labels) for metric in METRICS for suffix in HISTOGRAM_SUFFIXES}
+    for target in [target for panel in panels() for target in panel.get("targets", ())]:
+        query = target["expr"]
+        known = {"instance", "le"}.union(*(labels[name] for name in METRIC.findall(query)))
+        grouped = [name.strip() for names in re.findall(r"by \(([^)]*)\)", query) for name in names.split(",")]
+        selected = [name for braces in re.findall(r"{([^}]*)}", query) for name in re.findall(r"(\w+)[=!]", braces)]
+        shown = re.findall(r"{{(\w+)}}", target["legendFormat"])
+        assert {*grouped, *selected, *shown} <= known, query
+        assert ("_bucket" in query) == ("le" in grouped), query
 
 
 def test_panels_of_the_dashboard_have_their_own_place_and_number() -> None:

@@ -69,3 +69,19 @@ def test_a_first_burst_is_held_back_at_once(config: BrokerConfig) -> None:
     config.set_dynamic({"leader.replication.throttled.rate": "1000"}, {})
     quota.record(5000)
     assert quota.excess_seconds() == pytest.approx(4)
+
+
+def test_the_time_in_which_replicas_are_held_back_is_counted_once(config: BrokerConfig) -> None:
+    clock = Clock()
+    quota = leader_quota(config, clock, 1)
+    assert (quota.excess_seconds(), quota.throttled_seconds) == (0, 0)
+    config.set_dynamic({"leader.replication.throttled.rate": "1000"}, {})
+    quota.record(5000)
+    for _ in range(3):  # three partitions ask
+        assert quota.excess_seconds() == pytest.approx(4)
+    assert quota.throttled_seconds == pytest.approx(4)
+    clock.now += 2
+    assert 2 + quota.excess_seconds() == pytest.approx(quota.throttled_seconds)
+    clock.now += 60
+    held_back = quota.throttled_seconds
+    assert (quota.excess_seconds(), quota.throttled_seconds) == (0, held_back)

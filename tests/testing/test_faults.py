@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from kbroker.errors import UserError
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import offset_for_leader_epoch
 from kbroker.protocol.registry import APIS, Api
@@ -303,26 +304,28 @@ async def test_a_partition_may_fail_with_any_code(client: Client, faults: Faults
 
 
 def test_an_api_that_is_not_served_is_named_with_its_likeliest_neighbour() -> None:
-    with pytest.raises(ValueError, match=r"'Produec'.*did you mean 'Produce'"):
+    with pytest.raises(UserError, match=r"'Produec'.*did you mean 'Produce'"):
         Faults().fail("Produec", code="NOT_LEADER_OR_FOLLOWER")
 
 
 def test_a_code_that_kafka_lacks_is_named_with_its_likeliest_neighbour() -> None:
-    with pytest.raises(ValueError, match=r"'NOT_LEADER'.*did you mean"):
+    with pytest.raises(UserError, match=r"'NOT_LEADER'.*did you mean"):
         Faults().fail("Produce", code="NOT_LEADER")
 
 
 def test_a_fault_that_never_strikes_is_refused() -> None:
-    with pytest.raises(ValueError, match="times=0"):
+    with pytest.raises(UserError, match="times=0"):
         Faults().drop("Produce", times=0)
+    with pytest.raises(UserError, match="seconds=-1"):
+        Faults().delay("Produce", seconds=-1)
 
 
 async def test_a_partition_that_is_not_there_cannot_fail(broker: RunningBroker, faults: Faults) -> None:
-    with pytest.raises(ValueError, match="orders-2"):
+    with pytest.raises(UserError, match="orders-2"):
         faults.not_leader("orders", 2)
 
 
 async def test_a_partition_fails_in_one_way_at_a_time(broker: RunningBroker, faults: Faults) -> None:
     faults.not_leader("orders", 0)
-    with pytest.raises(ValueError, match="already has a fault"):
+    with pytest.raises(UserError, match="already has a fault"):
         faults.fail_partition("orders", 0, code="KAFKA_STORAGE_ERROR")

@@ -231,7 +231,7 @@ def test_the_clock_keeps_its_time_over_a_restart_and_does_not_go_back(broker: Br
     broker.stop()
     broker.start()
     assert broker.now_ms >= before
-    with pytest.raises(ValueError, match="cannot go back"):
+    with pytest.raises(UserError, match="cannot go back"):
         broker.advance_clock(seconds=-1)
 
 

@@ -63,6 +63,17 @@ def test_a_value_that_is_wrong_is_refused() -> None:
         config_for_tests({"num.partitions": "many"})
 
 
+@pytest.mark.parametrize("value", [None, 3.5j, [1]])
+def test_a_value_of_another_type_is_refused(value: object) -> None:
+    with pytest.raises(UserError, match=r"num_partitions=.* is not a text, a number, a bool or a list of texts"):
+        properties_of({"num_partitions": value})  # type: ignore[dict-item]
+
+
+def test_a_topic_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UserError, match=r"Invalid topic 3: expected name or name:partitions"):
+        topics_of([3])  # type: ignore[list-item]
+
+
 def test_a_directory_is_named_by_data_dir_alone() -> None:
     with pytest.raises(UserError, match="data_dir"):
         config_for_tests({"log.dirs": "/somewhere"})

@@ -136,6 +136,7 @@ async def test_every_metric_of_the_table_shows(tmp_path: Path, port: Port) -> No
         "kafka_server_fetcherlagmetrics_consumerlag",
         "kafka_server_fetcherstats_bytes_total",
         "kafka_server_fetcherstats_requests_total",
+        "kbroker_fetcher_fetch_ms",
         "kbroker_quota",
         "kbroker_replication_throttled_rate_bytes",
         *OF_SECURED_LISTENERS,

@@ -39,6 +39,7 @@ STATES: Final = (
     "Dead",
 )
 TYPES: Final = ("classic", "consumer", "share", "streams")
+_NO_GROUPS: Final = "No groups."
 
 
 @click.group("groups", cls=Group)
@@ -86,7 +87,7 @@ def list_groups(states: Sequence[str], types: Sequence[str], as_json: bool, boot
     elif rows:
         print_table(columns, rows)
     else:
-        click.echo("No matching groups." if states or types else "No groups.", err=True)
+        click.echo("No matching groups." if states or types else _NO_GROUPS, err=True)
 
 
 @command.command(
@@ -133,7 +134,7 @@ def describe(names: Sequence[str], is_watched: bool, interval_s: float, as_json:
             return
         from kbroker.cli.live_view import watch
 
-        write = _print_json_reports if as_json else _print_reports
+        write = _print_json_reports if as_json else _print_refreshed
         await watch(lambda: read(cluster), render=_render_reports, write=write, interval_s=interval_s)
 
     run_with_cluster(bootstrap, call)
@@ -144,11 +145,21 @@ def _print_json_reports(reports: Sequence[GroupReport]) -> None:
 
 
 def _print_reports(reports: Sequence[GroupReport]) -> None:
-    for report in reports:
-        click.echo(click.style(escape_control_characters(report.title), bold=True))
-        for section in report.sections():
-            print_table(section.columns, section.rows)
+    if not reports:
+        click.echo(_NO_GROUPS, err=True)
+    for number, report in enumerate(reports):
+        if number:
             click.echo()
+        click.echo(click.style(escape_control_characters(report.title), bold=True))
+        for place, section in enumerate(report.sections()):
+            if place:
+                click.echo()
+            print_table(section.columns, section.rows)
+
+
+def _print_refreshed(reports: Sequence[GroupReport]) -> None:
+    _print_reports(reports)
+    click.echo()
 
 
 def _render_reports(reports: Sequence[GroupReport]) -> RenderableType:

@@ -206,6 +206,7 @@ def reassign(
         plan = plan_assignment(layout, assignment)
         if saved is not None:
             saved.write(format_assignment(plan.moves))
+            saved.flush()  # before the moves: the command may be killed
         return plan
 
     _run(RunSettings(bootstrap, throttle, moves_per_broker, yes, as_json), make_plan)

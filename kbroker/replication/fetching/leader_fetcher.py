@@ -20,6 +20,7 @@ from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NotServed
 from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
 from kbroker.errors import PeerError, StorageFailure
+from kbroker.histogram import Histogram
 from kbroker.log.leader_epochs import EpochEntry
 from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.record_batch import InvalidBatch
@@ -70,13 +71,14 @@ class _PartitionFetchState:
 
 
 class FetcherStats:
-    """Responses and bytes of record batches that were fetched from one leader. Kept while the broker runs."""
+    """Responses of one leader: their times, and the bytes of their record batches. Kept while the broker runs."""
 
-    __slots__ = ("bytes", "requests")
+    __slots__ = ("bytes", "requests", "times")
 
     def __init__(self) -> None:
         self.requests = 0
         self.bytes = 0
+        self.times = Histogram()
 
 
 class LeaderFetcher:
@@ -194,12 +196,14 @@ class LeaderFetcher:
             resume_at = min((state.resume_at for state in self._states.values()), default=0.0)
             await self._back_off(max(resume_at - trio.current_time(), 0.001))
             return
+        sent_at = self._clock.monotonic()
         if is_of_all:
             response = await leader.fetch(positions, max_wait_ms=self._max_wait_ms(positions))
         else:
             response = await leader.fetch_again(self._look_at_touched(), max_wait_ms=self._max_wait_ms(positions))
         touched = self._touched = {}
         self.stats.requests += 1
+        self.stats.times.observe((self._clock.monotonic() - sent_at) * 1000)
         code = error_code(response.error_code)
         if code in _SESSION_ERRORS:
             leader.session.reset()

@@ -39,6 +39,8 @@ async def test_a_follower_shows_its_lag_and_what_it_fetched(cluster: Cluster) ->
     assert seen["kafka_server_fetcherlagmetrics_consumerlag", frozenset(of_partition.items())] == 0
     assert seen["kafka_server_fetcherstats_bytes_total", frozenset(FETCHER.items())] == size
     assert seen["kafka_server_fetcherstats_requests_total", frozenset(FETCHER.items())] >= 2
+    assert seen["kbroker_fetcher_fetch_ms_count", frozenset(FETCHER.items())] >= 2
+    assert seen["kbroker_fetcher_fetch_ms_sum", frozenset(FETCHER.items())] > 0
     assert seen["kafka_server_replicafetchermanager_maxlag", frozenset({("clientId", "Replica")})] == 0
     leader = await page_of(cluster.nodes[1])
     assert not any(name.startswith("kafka_server_fetcher") for name, _ in leader)
@@ -60,15 +62,18 @@ async def test_the_counters_of_a_leader_survive_the_end_of_its_fetcher(cluster: 
     assert again.stats.bytes >= fetched > 0
 
 
-async def test_a_throttle_shows_its_rate_and_the_bytes_of_throttled_replicas(cluster: Cluster) -> None:
+async def test_a_throttle_shows_its_rate_and_what_it_held_back(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     follower = frozenset({("role", "follower")})
     node = cluster.nodes[2]
     before = await page_of(node)
     assert before["kbroker_replication_throttled_bytes_total", follower] == 0
+    assert before["kbroker_replication_throttled_seconds_total", follower] == 0
     assert ("kbroker_replication_throttled_rate_bytes", follower) not in before
     node.config.set_dynamic({"follower.replication.throttled.rate": "20000"}, {})
-    node.fetchers.quota.record(300)
+    node.fetchers.quota.record(1_000_300)
+    assert node.fetchers.quota.excess_seconds() > 0
     seen = await page_of(node)
-    assert seen["kbroker_replication_throttled_bytes_total", follower] == 300
+    assert seen["kbroker_replication_throttled_bytes_total", follower] == 1_000_300
+    assert seen["kbroker_replication_throttled_seconds_total", follower] > 0
     assert seen["kbroker_replication_throttled_rate_bytes", follower] == 20_000
