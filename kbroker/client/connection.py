@@ -16,10 +16,12 @@ import trio
 
 from kbroker.client.address import Address
 from kbroker.client.failures import ConnectionFailed, CouldNotConnect, HandshakeFailed, NotServed
+from kbroker.client.frames import Frames
 from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
+from kbroker.protocol.record_batch import ReadBuffer
 from kbroker.protocol.registry import Api, api
 
 if TYPE_CHECKING:
@@ -40,15 +42,16 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 # Part of a session's lifetime after which a client logs in again. Java's clients take 85 to 95 %.
 _RENEWAL: Final = 0.85
 
-_READ_SIZE: Final = 256 * 1024
 _LENGTH = Struct(">i")
 _ERROR_CODE = Struct(">h")
 _CORRELATION_SIZE: Final = 4
-_TLS_ALERT: Final = 0x1503  # the first two bytes of a record with an alert
 
 
 class BrokerConnection:
-    """A connection to one broker. Create it with `connect` or `open_connection`."""
+    """A connection to one broker. Create it with `connect` or `open_connection`.
+
+    `lends`: the records of a response are a view, which is valid until the next request. Requests must not overlap.
+    """
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class BrokerConnection:
         *,
         client_id: str = SOFTWARE,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
+        lends: bool = False,
     ) -> None:
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
@@ -65,10 +69,8 @@ class BrokerConnection:
         """The finalized features of the cluster: name -> level. Empty if the broker does not know features."""
         self.supported_features: dict[str, tuple[int, int]] = {}
         """Name -> lowest and highest level that the broker supports."""
-        self._stream = stream
+        self._frames = Frames(stream, address, max_bytes=max_response_bytes, lends=lends)
         self._client_id = client_id
-        self._max_response_bytes = max_response_bytes
-        self._received = bytearray()
         self._sending = trio.Lock()
         self._correlation_id = 0
         self._last_turn: trio.Event | None = None
@@ -83,7 +85,7 @@ class BrokerConnection:
     async def aclose(self) -> None:
         if self._failure is None:
             self._failure = f"The connection to {self.address} is closed"
-        await trio.aclose_forcefully(self._stream)
+        await trio.aclose_forcefully(self._frames.stream)
 
     # Versions
 
@@ -152,8 +154,8 @@ class BrokerConnection:
     async def _ask(self, api: Api, at_least: int, members: dict[str, Any]) -> Any:
         """Sends a request and reads its response. Called with the send lock held, and no other response awaited."""
         version = self.version_of(api, at_least=at_least)
-        await self._stream.send_all(self._encode(api, version, members))
-        return self._decode(api, version, self._correlation_id, await self._receive_frame())
+        await self._frames.send(self._encode(api, version, members))
+        return self._decode(api, version, self._correlation_id, await self._frames.receive())
 
     # Requests
 
@@ -189,27 +191,37 @@ class BrokerConnection:
         with self._ending_on_failure(timeout_s):
             async with self._sending:
                 await self._renew_login()
-                await self._stream.send_all(self._encode(api, version, members))
+                await self._frames.send(self._encode(api, version, members))
 
     async def _exchange(self, api: Api, version: int, members: dict[str, Any], timeout_s: float) -> Any:
         turn = trio.Event()
         try:
             with self._ending_on_failure(timeout_s):
-                async with self._sending:
+                await self._begin_sending()
+                try:
                     self._check_open()
                     await self._renew_login()
                     frame = self._encode(api, version, members)
                     correlation_id = self._correlation_id
                     # Turns are assigned under the send lock, so their order is the order of the requests on the wire.
                     before, self._last_turn = self._last_turn, turn
-                    await self._stream.send_all(frame)
+                    await self._frames.send(frame)
+                finally:
+                    self._sending.release()
                 if before is not None:
                     await before.wait()
                 self._check_open()
-                return self._decode(api, version, correlation_id, await self._receive_frame())
+                return self._decode(api, version, correlation_id, await self._frames.receive())
         finally:
             # After a failure too: the next caller then finds the connection closed instead of waiting forever.
             turn.set()
+
+    async def _begin_sending(self) -> None:
+        """Acquires the send lock. All other tasks run first only if it is not free."""
+        try:
+            self._sending.acquire_nowait()
+        except trio.WouldBlock:
+            await self._sending.acquire()
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -241,7 +253,7 @@ class BrokerConnection:
 
     def _broken_by(self, failure: Exception) -> ConnectionFailed:
         """Returns the error for a stream that has broken. With TLS 1.3 a missing certificate shows here only."""
-        if isinstance(self._stream, trio.SSLStream):
+        if isinstance(self._frames.stream, trio.SSLStream):
             from kbroker.client.client_tls import tls_problem
 
             problem = tls_problem(failure)
@@ -267,7 +279,7 @@ class BrokerConnection:
         parts[0] = _LENGTH.pack(sum(map(len, parts)))
         return b"".join(parts)
 
-    def _decode(self, api: Api, version: int, correlation_id: int, frame: bytes) -> Any:
+    def _decode(self, api: Api, version: int, correlation_id: int, frame: ReadBuffer) -> Any:
         try:
             header, position = codec(RESPONSE_HEADER, api.response_header_version(version)).decode(frame)
             if header.correlation_id != correlation_id:
@@ -281,36 +293,8 @@ class BrokerConnection:
             raise PeerError(f"{self.address} sent an invalid {api.name} response: {failure}") from None
         return response
 
-    async def _receive_frame(self) -> bytes:
-        received = self._received
-        await self._fill(_LENGTH.size)
-        (size,) = _LENGTH.unpack_from(received)
-        if not _CORRELATION_SIZE <= size <= self._max_response_bytes:
-            if size >> 16 == _TLS_ALERT:
-                raise PeerError(f"{self.address} uses TLS, and this connection does not: set security.protocol")
-            raise PeerError(
-                f"{self.address} does not speak the Kafka protocol: it announced a response of {size} bytes"
-            )
-        end = _LENGTH.size + size
-        await self._fill(end)
-        frame = bytes(memoryview(received)[_LENGTH.size : end])
-        del received[:end]
-        return frame
 
-    async def _fill(self, size: int) -> None:
-        """Reads until `size` bytes are buffered.
-
-        Allocates memory only for bytes that have arrived, not for the claimed length.
-        """
-        received = self._received
-        while len(received) < size:
-            data = await self._stream.receive_some(_READ_SIZE)
-            if not data:
-                raise ConnectionFailed(self.address, f"{self.address} closed the connection")
-            received += data
-
-
-def _begins_with_unsupported_version(frame: bytes) -> bool:
+def _begins_with_unsupported_version(frame: ReadBuffer) -> bool:
     if len(frame) < _CORRELATION_SIZE + _ERROR_CODE.size:
         return False
     (code,) = _ERROR_CODE.unpack_from(frame, _CORRELATION_SIZE)
@@ -324,13 +308,16 @@ async def connect(
     timeout_s: float = CONNECT_SECONDS,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     security: ConnectionSecurity | None = None,
+    lends: bool = False,
 ) -> BrokerConnection:
     """Connects, negotiates versions, and logs in. The caller closes the connection with `aclose`.
 
     `security`: None for a PLAINTEXT listener. Raises HandshakeFailed or LoginFailed if one side refuses the other.
     """
     stream = await _open_stream(address, timeout_s, security)
-    connection = BrokerConnection(stream, address, client_id=client_id, max_response_bytes=max_response_bytes)
+    connection = BrokerConnection(
+        stream, address, client_id=client_id, max_response_bytes=max_response_bytes, lends=lends
+    )
     try:
         await connection.negotiate(timeout_s)
         if security is not None and security.login is not None:
@@ -371,9 +358,15 @@ async def open_connection(
     timeout_s: float = CONNECT_SECONDS,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     security: ConnectionSecurity | None = None,
+    lends: bool = False,
 ) -> AsyncIterator[BrokerConnection]:
     connection = await connect(
-        address, client_id=client_id, timeout_s=timeout_s, max_response_bytes=max_response_bytes, security=security
+        address,
+        client_id=client_id,
+        timeout_s=timeout_s,
+        max_response_bytes=max_response_bytes,
+        security=security,
+        lends=lends,
     )
     try:
         yield connection
