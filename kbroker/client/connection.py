@@ -16,6 +16,7 @@ import trio
 
 from kbroker.client.address import Address
 from kbroker.client.failures import ConnectionFailed, CouldNotConnect, HandshakeFailed, NotServed
+from kbroker.client.plain_stream import PlainStream
 from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
@@ -193,9 +194,15 @@ class BrokerConnection:
 
     async def _exchange(self, api: Api, version: int, members: dict[str, Any], timeout_s: float) -> Any:
         turn = trio.Event()
+        sending = self._sending
         try:
             with self._ending_on_failure(timeout_s):
-                async with self._sending:
+                # Not `async with`, which takes a turn of the event loop also if the lock is free.
+                if sending.locked():
+                    await sending.acquire()
+                else:
+                    sending.acquire_nowait()
+                try:
                     self._check_open()
                     await self._renew_login()
                     frame = self._encode(api, version, members)
@@ -203,6 +210,8 @@ class BrokerConnection:
                     # Turns are assigned under the send lock, so their order is the order of the requests on the wire.
                     before, self._last_turn = self._last_turn, turn
                     await self._stream.send_all(frame)
+                finally:
+                    sending.release()
                 if before is not None:
                     await before.wait()
                 self._check_open()
@@ -346,7 +355,7 @@ async def _open_stream(address: Address, timeout_s: float, security: ConnectionS
         with trio.fail_after(timeout_s):
             stream = await trio.open_tcp_stream(address.host, address.port)
             if security is None or security.tls is None:
-                return stream
+                return PlainStream(stream)
             try:
                 return await security.tls.secure(stream, address)
             except BaseException:
