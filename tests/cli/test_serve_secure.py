@@ -48,9 +48,12 @@ class Secured:
 
     def stop(self) -> str:
         """Returns the rest of what it has printed."""
+        assert self._popen.stdout is not None
+        assert self._popen.stderr is not None
         self._popen.send_signal(signal.SIGTERM)
-        out, err = self._popen.communicate(timeout=60)
-        assert self._popen.returncode == 0, err
+        # Not communicate(): `readline` may have read ahead, and communicate() would not return that.
+        out, err = self._popen.stdout.read(), self._popen.stderr.read()
+        assert self._popen.wait(60) == 0, err
         return out + err
 
     def kill(self) -> None:
