@@ -179,6 +179,19 @@ def test_a_log_of_no_topic_does_not_keep_the_directory_unclean_but_needs_recover
     again.release()
 
 
+def test_a_sound_log_of_no_topic_stays_sound(place: Place) -> None:
+    directory = open_directory(place)
+    for partition in range(2):
+        append(directory.create_log("t", partition, TOPIC_ID, LogConfig()).open(), make_batch(b"a"))
+    directory.close(NOW)
+    again = open_directory(place)
+    again.open_log("t", 0, LogConfig())
+    again.close(NOW)
+    again = open_directory(place)
+    assert not again.open_log("t", 1, LogConfig()).needs_recovery
+    again.release()
+
+
 def crash_with_two_logs(place: Place) -> None:
     directory = open_directory(place)
     for partition in range(2):
