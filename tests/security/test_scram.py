@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -346,6 +347,20 @@ def test_salts_of_unknown_tokens_do_not_reveal_which_users_exist() -> None:
     as_user, as_token = (server_of({}).step(b"n,,n=nobody,r=abc" + more) for more in (b"", b",tokenauth=true"))
     assert as_user != as_token
     assert as_token == server_of({}).step(b"n,,n=nobody,r=abc,tokenauth=true")
+
+
+@given(
+    st.sampled_from(["id", "user", "owner", "x", "=2C"]),
+    st.lists(st.sampled_from([",tokenauth=true", ",tokenauth=false", ",tokenauth=", ",other=a", ",m=b"]), max_size=3),
+    st.binary(max_size=100),
+)
+def test_no_extension_logs_in_without_the_secret(name: str, extensions: list[str], final: bytes) -> None:
+    server = server_with_token()
+    with suppress(AuthenticationFailed):
+        for message in (f"n,,n={name},r=abc{''.join(extensions)}".encode(), final):
+            server.step(message)
+    assert server.user is None
+    assert server.expires_ms is None
 
 
 def test_an_authorization_id_must_be_the_id_of_the_token() -> None:

@@ -103,7 +103,7 @@ OF_SECURED_LISTENERS = {
 
 
 async def test_logins_show_for_listeners_with_sasl(tmp_path: Path, port: Port) -> None:
-    jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=secret;"
+    jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=pa55word;"
     properties = {
         **MONITORED,
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -112,13 +112,14 @@ async def test_logins_show_for_listeners_with_sasl(tmp_path: Path, port: Port) -
         "connection.failed.authentication.delay.ms": "0",
     }
     async with running_broker(tmp_path, properties) as broker:
-        for password in (b"secret", b"wrong", b"wrong"):
+        for password in (b"pa55word", b"wrong", b"wrong"):
             async with connect(broker.port) as client:
                 await client.ask("SaslHandshake", 1, mechanism="PLAIN")
                 await client.ask("SaslAuthenticate", 1, auth_bytes=b"\0alice\0" + password)
         seen = await samples(port())
     name = 'kafka_server_socketservermetrics_{}_authentication_total{{listener="SASL_PLAINTEXT"}}'
     assert (seen[name.format("successful")], seen[name.format("failed")]) == (1, 2)
+    assert not any("pa55word" in name for name in seen)
 
 
 async def test_every_metric_of_the_table_shows(tmp_path: Path, port: Port) -> None:

@@ -292,7 +292,12 @@ FRAMES = st.one_of(
             [encode_request("SaslHandshake", version, 1, mechanism=mechanism)[4:] for version in (0, 1)]
         )
     ),
-    st.binary(max_size=30).map(lambda token: encode_request("SaslAuthenticate", 1, 1, auth_bytes=token)[4:]),
+    st.one_of(
+        st.binary(max_size=30),
+        st.sampled_from(
+            [b"n,,n=alice,r=abc", b"n,,n=alice,r=abc,tokenauth=true", b"n,a=bob,n=alice,r=abc", b"c=biws,r=abc,p=AAAA"]
+        ),
+    ).map(lambda token: encode_request("SaslAuthenticate", 1, 1, auth_bytes=token)[4:]),
     st.just(encode_request("ApiVersions", 3, 1, **SOFTWARE)[4:]),
 )
 
