@@ -55,6 +55,7 @@ TOPICS = {"orders": 3, "customers": 1, "greetings": 1, "copy": 6, "counts": 1, "
 GROUPS = ("billing", "shipping")
 TRANSACTIONS = ("payments", "refunds")
 OFFSETS = '{"partitions": [{"topic": "orders", "partition": 0, "offset": 1}], "version": 1}'
+PLAN = '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [1]}]}'
 ORDERS = "1:tea\n2:milk\n3:sugar\n4:bread\n"  # the keys spread over all partitions
 
 
@@ -73,6 +74,7 @@ class Scene:
         (directory / ".config" / "fish" / "completions").mkdir(parents=True)
         (directory / "orders.txt").write_text(ORDERS)
         (directory / "offsets.json").write_text(OFFSETS)
+        (directory / "plan.json").write_text(PLAN)
         (directory / ".config" / "kbroker").mkdir()
         profile = f'[profiles.staging]\nbootstrap = "{self.broker.bootstrap}"\n'
         (directory / ".config" / "kbroker" / "config.toml").write_text(profile)
