@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from kbroker.errors import UserError
 from kbroker.pipeline.brokers import check_source, check_topic
+from kbroker.pipeline.client_options import security_options
 from kbroker.pipeline.definition import (
     Pipeline,
     PipelineStep,
@@ -118,7 +119,7 @@ def _start(
     query = _write(spark, count_rows(records), job.sink, checkpoint, trigger)
     jobs = [StreamJob(query, name)]
     if rejected is not None and letters is not None:
-        target = TopicSink(job.source.bootstrap)
+        target = TopicSink(job.source.bootstrap, options=security_options(job.source.options))
         query = write_dead_letters(rejected, letters, checkpoint, sink=target, trigger=trigger)
         jobs.append(StreamJob(query, f"{name} dead letters"))
     return jobs

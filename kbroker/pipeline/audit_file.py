@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kbroker.config.toml_file import TomlTable
 from kbroker.pipeline.audit_counts import PRODUCER
@@ -11,6 +12,7 @@ from kbroker.pipeline.definition import (
     TopicsToRead,
     read_bootstrap,
     read_location,
+    read_options,
     read_table,
     read_topic,
     read_topics,
@@ -42,6 +44,8 @@ class AuditPlan:
     """Age at which a window is judged, counted from its end."""
     report: str | None = None
     """Directory for report.txt and report.svg."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """TLS and SASL for the audit topic."""
 
 
 def read_audit(file: TomlTable) -> AuditPlan:
@@ -55,6 +59,7 @@ def read_audit(file: TomlTable) -> AuditPlan:
         1000 * table.number("window_seconds", 60),
         1000 * table.number("settle_seconds", 60, at_least=0),
         read_location(table, "report") if "report" in table else None,
+        read_options(table),
     )
     table.end()
     return plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -54,13 +54,15 @@ def audit(
     report: str | None = None,
     trigger: str = "0 seconds",
     name: str = "audit",
+    options: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> AccompaniedJob:
-    """Starts an audit that publishes its counts to `topic`, and returns it. `report`: directory of the report.
+    """Starts an audit that publishes its counts to `topic`, and returns it.
 
+    `report`: directory of the report. `options`: TLS and SASL for the audit topic.
     Raises UserError if a table cannot be read or the audit topic cannot be created.
     """
-    plan = AuditPlan(bootstrap, topic, tuple(hops), window_ms, settle_ms, report)
+    plan = AuditPlan(bootstrap, topic, tuple(hops), window_ms, settle_ms, report, dict(options or {}))
     return _start(spark, plan, name=name, location=checkpoint, trigger=trigger, clock=clock or SystemClock())
 
 
@@ -161,7 +163,7 @@ class AuditTopic:
                 if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
 
-        ask_brokers(self._plan.bootstrap, run)
+        ask_brokers(self._plan.bootstrap, run, self._plan.options)
 
     def publish(self, counts: list[AuditCount]) -> None:
         async def run(cluster: Cluster) -> None:
@@ -173,7 +175,7 @@ class AuditTopic:
             await producer.flush()
 
         if counts:
-            ask_brokers(self._plan.bootstrap, run)
+            ask_brokers(self._plan.bootstrap, run, self._plan.options)
 
     def note_counted(self, until_ms: int) -> None:
         """Notes that all records which were in the hops at this time are counted."""
@@ -181,7 +183,7 @@ class AuditTopic:
 
     def report(self) -> AuditReport:
         """Reads the new counts and compares the counts of all hops."""
-        ask_brokers(self._plan.bootstrap, self._read)
+        ask_brokers(self._plan.bootstrap, self._read, self._plan.options)
         return compare_counts(
             add_up(self._counts.values(), self._plan.window_ms),
             {hop.name: hop.previous for hop in self._plan.hops},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -12,20 +12,21 @@ from kbroker.client.cluster import Cluster, TopicInfo, open_cluster
 from kbroker.client.failures import ConnectionFailed, NoSuchTopic
 from kbroker.client.offsets import LATEST, list_offsets
 from kbroker.errors import PeerError, UserError
+from kbroker.pipeline.client_options import can_connect, connection_security
 from kbroker.pipeline.definition import TopicsToRead
 
-__all__ = ["ask_brokers", "check_source", "check_topic", "latest_offsets", "lone_failure", "speaks_plaintext"]
+__all__ = ["ask_brokers", "check_source", "check_topic", "latest_offsets", "lone_failure"]
 
 T = TypeVar("T")
 
-PROTOCOL: Final = "kafka.security.protocol"
 
-
-def ask_brokers(bootstrap: str, ask: Callable[[Cluster], Awaitable[T]]) -> T:
-    """Runs a call with a cluster. Raises UserError if no broker answers."""
+def ask_brokers(bootstrap: str, ask: Callable[[Cluster], Awaitable[T]], options: Mapping[str, str] | None = None) -> T:
+    """Runs a call with a cluster. `options`: TLS and SASL. Raises UserError if no broker answers."""
+    security = connection_security(options or {})
 
     async def run() -> T:
-        async with open_cluster(parse_addresses(bootstrap), client_id="kbroker-pipeline") as cluster:
+        addresses = parse_addresses(bootstrap)
+        async with open_cluster(addresses, client_id="kbroker-pipeline", security=security) as cluster:
             return await ask(cluster)
 
     try:
@@ -48,14 +49,9 @@ def lone_failure(failure: BaseException) -> BaseException:
     return failure
 
 
-def speaks_plaintext(options: Mapping[str, str]) -> bool:
-    """Whether kbroker's client can ask these brokers: it has no TLS and no SASL."""
-    return options.get(PROTOCOL, "PLAINTEXT").upper() == "PLAINTEXT"
-
-
 def check_source(source: TopicsToRead) -> str | None:
     """Returns the id of the cluster. Raises UserError if a topic does not exist. A pattern may match nothing yet."""
-    if not speaks_plaintext(source.options):
+    if not can_connect(source.options):
         return None
 
     async def ask(cluster: Cluster) -> str | None:
@@ -64,21 +60,23 @@ def check_source(source: TopicsToRead) -> str | None:
             await cluster.topic(topic)
         return cluster.cluster_id
 
-    return ask_brokers(source.bootstrap, ask)
+    return ask_brokers(source.bootstrap, ask, source.options)
 
 
 def check_topic(bootstrap: str, topic: str, options: Mapping[str, str] | None = None) -> TopicInfo | None:
     """Returns the topic; None if the client cannot ask. Raises UserError if the topic does not exist."""
-    if not speaks_plaintext(options or {}):
+    if not can_connect(options or {}):
         return None
 
     async def ask(cluster: Cluster) -> TopicInfo:
         return await cluster.topic(topic)
 
-    return ask_brokers(bootstrap, ask)
+    return ask_brokers(bootstrap, ask, options)
 
 
-def latest_offsets(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+def latest_offsets(
+    bootstrap: str, topics: Iterable[str], options: Mapping[str, str] | None = None
+) -> dict[str, dict[int, int]]:
     """Returns topic -> partition -> log end offset. Topics that do not exist any more are left out."""
 
     async def ask(cluster: Cluster) -> dict[str, dict[int, int]]:
@@ -93,4 +91,4 @@ def latest_offsets(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int,
             found[name] = {partition: found_offset.offset for partition, found_offset in offsets.items()}
         return found
 
-    return ask_brokers(bootstrap, ask)
+    return ask_brokers(bootstrap, ask, options)

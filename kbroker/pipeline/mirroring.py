@@ -16,7 +16,8 @@ from kbroker.client.address import parse_addresses
 from kbroker.client.cluster import Cluster, open_cluster
 from kbroker.errors import UserError
 from kbroker.pipeline.accompanied_job import AccompaniedJob
-from kbroker.pipeline.brokers import ask_brokers, check_source, speaks_plaintext
+from kbroker.pipeline.brokers import ask_brokers, check_source
+from kbroker.pipeline.client_options import connection_security
 from kbroker.pipeline.definition import Pipeline, TopicSink, TopicsToRead
 from kbroker.pipeline.frames import count_rows, stream_topics
 from kbroker.pipeline.jobs import Job, StreamJob
@@ -125,11 +126,9 @@ class _Clusters:
 
     def connect(self) -> tuple[str, str]:
         """Returns the ids of both clusters."""
-        if not speaks_plaintext(self._plan.source.options) or not speaks_plaintext(self._plan.target.options):
-            raise UserError("A mirror needs PLAINTEXT listeners: it follows topics and groups without TLS and SASL")
-
-        source_id = ask_brokers(self._plan.source.bootstrap, _cluster_id)
-        target_id = ask_brokers(self._plan.target.bootstrap, _cluster_id)
+        source, target = self._plan.source, self._plan.target
+        source_id = ask_brokers(source.bootstrap, _cluster_id, source.options)
+        target_id = ask_brokers(target.bootstrap, _cluster_id, target.options)
         if not source_id or not target_id:
             raise UserError("A cluster has no cluster id, by which the mirror distinguishes copies from originals")
         if source_id == target_id:
@@ -184,8 +183,11 @@ class _Clusters:
         return self._ask_both(run)
 
     def _ask_both(self, ask: Callable[[Cluster, Cluster], Awaitable[T]]) -> T:
+        addresses = parse_addresses(self._plan.target.bootstrap)
+        security = connection_security(self._plan.target.options)
+
         async def ask_source(source: Cluster) -> T:
-            async with open_cluster(parse_addresses(self._plan.target.bootstrap)) as target:
+            async with open_cluster(addresses, security=security) as target:
                 return await ask(source, target)
 
-        return ask_brokers(self._plan.source.bootstrap, ask_source)
+        return ask_brokers(self._plan.source.bootstrap, ask_source, self._plan.source.options)

@@ -36,9 +36,9 @@ def progress_of(report: Mapping[str, Any]) -> Progress:
             lag[topic] = lag.get(topic, 0) + count
     return Progress(
         batch=report.get("batchId", 0),
-        rows_in=report.get("numInputRows", 0),
+        rows_in=int(_total(report, "numInputRows")),
         rows_out=_rows_out(report),
-        rows_per_s=_finite(report.get("processedRowsPerSecond")),
+        rows_per_s=_total(report, "processedRowsPerSecond"),
         batch_ms=durations.get("triggerExecution", 0),
         lag=lag,
         is_batch="addBatch" in durations,
@@ -49,9 +49,18 @@ def _rows_out(report: Mapping[str, Any]) -> int | None:
     """Returns what `observe` has counted (see frames.py), or else what the sink reports."""
     observed = (report.get("observedMetrics") or {}).get(ROWS_OUT)
     if observed is not None:
-        return int(observed["rows"] if isinstance(observed, Mapping) else observed[0])
+        rows = observed["rows"] if isinstance(observed, Mapping) else observed[0]
+        return int(rows[0] if isinstance(rows, list) else rows)  # Spark Connect: a row of the values and their schema
     counted = (report.get("sink") or {}).get("numOutputRows", -1)
     return None if counted is None or counted < 0 else counted
+
+
+def _total(report: Mapping[str, Any], name: str) -> float:
+    """Returns a number of the report. Spark Connect has only the numbers of the sources."""
+    number = report.get(name)
+    if number is not None:
+        return _finite(number)
+    return sum(_finite(source.get(name)) for source in report.get("sources") or [])
 
 
 def _finite(rate: Any) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import kbroker
 from kbroker.errors import UserError
@@ -23,11 +25,21 @@ from kbroker.pipeline.problems import first_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["connector_package", "open_session", "require_classic", "require_java", "require_pyspark", "zip_sources"]
+__all__ = [
+    "connector_package",
+    "open_session",
+    "require_classic",
+    "require_connect_server",
+    "require_java",
+    "require_pyspark",
+    "zip_sources",
+]
 
 SCALA: Final = "2.13"  # of Spark 4
 SUPPORTED: Final = re.compile(r"4\.\d")
 LOCAL: Final = "local[*]"
+CONNECT_PORT: Final = 15002
+CONNECT_SECONDS: Final = 10.0
 # Spark's default, 200, is for clusters: on one machine each batch with a window would write 200 small files of state.
 LOCAL_SHUFFLE: Final = ("spark.sql.shuffle.partitions", "8")
 
@@ -129,6 +141,7 @@ def open_session(
     from pyspark.sql import SparkSession
 
     if master.startswith("sc://"):  # Spark Connect: jars and confs belong to its server
+        require_connect_server(master)
         return _start(SparkSession.builder.appName(name).remote(master))
     require_java()
     chosen = dict(conf or {})
@@ -148,6 +161,22 @@ def open_session(
     if not master.startswith("local["):
         _ship_sources(session, directory)
     return session
+
+
+def require_connect_server(master: str) -> None:
+    """Raises UserError if nothing listens at the address of Spark Connect: its client would try for ten minutes."""
+    found = urlsplit(master)
+    try:
+        address = (found.hostname or "", found.port or CONNECT_PORT)
+    except ValueError:
+        raise UserError(f"--master is {master}; expected sc://HOST:PORT") from None
+    try:
+        socket.create_connection(address, timeout=CONNECT_SECONDS).close()
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise UserError(
+            f"No Spark Connect server answers at {master}: {reason}. Start it, or correct --master"
+        ) from None
 
 
 def require_classic(session: SparkSession, part: str) -> None:

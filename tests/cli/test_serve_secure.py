@@ -51,15 +51,9 @@ class Secured:
         assert self._popen.stdout is not None
         assert self._popen.stderr is not None
         self._popen.send_signal(signal.SIGTERM)
-<<<<<<< HEAD
         # Not with communicate(): it would miss what readline() has taken into its buffer.
         out, err = self._popen.stdout.read(), self._popen.stderr.read()
         assert self._popen.wait(timeout=60) == 0, err
-=======
-        # Not communicate(): `readline` may have read ahead, and communicate() would not return that.
-        out, err = self._popen.stdout.read(), self._popen.stderr.read()
-        assert self._popen.wait(60) == 0, err
->>>>>>> w-cluster
         return out + err
 
     def kill(self) -> None:

@@ -47,6 +47,7 @@ NOT_RUN = {
     "systemctl start kbroker",
     "kbroker leaders elect --all",
     "kbroker topics create orders --partitions 3",
+    """echo '{"id": 1, "customer": "ann", "amount": 2.5}' | kbroker produce orders""",
     "kbroker pipeline validate examples/pipelines/archive.toml",
     "kbroker pipeline run examples/pipelines/archive.toml",
     ".venv/bin/pytest compat_tests/scenarios/test_spark_killed.py --spark-kills 20",

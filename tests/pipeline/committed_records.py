@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -9,8 +10,15 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 __all__ = ["read_committed", "values_of"]
 
 
-def read_committed(bootstrap: str, topic: str, *, partitions: int, isolation: str = "read_committed") -> list[Any]:
-    """Returns all messages up to the last stable offset of each partition."""
+def read_committed(
+    bootstrap: str,
+    topic: str,
+    *,
+    partitions: int,
+    isolation: str = "read_committed",
+    security: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Returns all messages up to the last stable offset of each partition. `security`: settings of librdkafka."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -18,6 +26,7 @@ def read_committed(bootstrap: str, topic: str, *, partitions: int, isolation: st
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": isolation,
+            **(security or {}),
         }
     )
     try:

@@ -10,6 +10,8 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+import trio
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from kbroker.errors import UserError
 from kbroker.pipeline.audit_counts import AuditCount, ProducerCounts
@@ -17,6 +19,8 @@ from kbroker.pipeline.audit_file import AuditPlan, Hop
 from kbroker.pipeline.definition import AVAILABLE_NOW, TableSink, TopicsToRead, read_pipeline
 from kbroker.pipeline.mirror_copies import ORIGIN_HEADER
 from kbroker.testing import Broker
+from tests.cluster.conftest import RunningCluster
+from tests.pipeline.topics import Addressed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "audit.toml"
 MINUTE = 60_000
@@ -38,7 +42,7 @@ def mirror_broker() -> Iterator[Broker]:
         yield running
 
 
-def write_records(broker: Broker, topic: str, timestamps: Iterable[int], *, is_copy: bool = False) -> None:
+def write_records(broker: Addressed, topic: str, timestamps: Iterable[int], *, is_copy: bool = False) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
     for number, timestamp in enumerate(timestamps):
         headers: list[Any] = [(ORIGIN_HEADER, f"A:{number}".encode())] if is_copy else []
@@ -134,6 +138,25 @@ def test_a_batch_that_is_repeated_after_a_crash_counts_once(spark: Any, broker: 
     (tmp_path / "state" / "main" / "commits" / f".{commit.name}.crc").unlink(missing_ok=True)
     write_records(broker, "orders", [START] * 2)
     assert results(run_audit(spark, plan, tmp_path)) == ["- 7 ok"]
+
+
+@pytest.mark.slow
+async def test_a_cluster_of_three_is_audited_while_it_loses_a_broker(
+    spark: Any, three: RunningCluster, tmp_path: Path
+) -> None:
+    hop = Hop("broker", TopicsToRead(three.bootstrap, ("orders",)), "producer")
+    plan = AuditPlan(three.bootstrap, "audit", (hop,), report=str(tmp_path / "report"))
+    admin = AdminClient({"bootstrap.servers": three.bootstrap})
+    creation = admin.create_topics([NewTopic("orders", 2, 3)])["orders"]
+
+    def count(records: int) -> list[str]:
+        creation.result(120)
+        write_records(three, "orders", [START] * records)
+        return results(run_audit(spark, plan, tmp_path))
+
+    assert await trio.to_thread.run_sync(count, 5) == ["- 5 ok"]
+    await three.brokers[1].kill()
+    assert await trio.to_thread.run_sync(count, 2) == ["- 7 ok"]
 
 
 def test_a_table_that_does_not_exist_is_one_line(spark: Any, broker: Broker, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -25,6 +25,7 @@ from kbroker.pipeline.mirror_copies import ORIGIN_HEADER
 from kbroker.testing import Broker
 from tests.cluster.conftest import RunningCluster
 from tests.pipeline.committed_records import read_committed
+from tests.pipeline.topics import Addressed
 
 pytest.importorskip("pyspark", reason="needs pyspark")
 pytest.importorskip("pyarrow", reason="needs pyarrow")
@@ -39,13 +40,6 @@ WAIT_S = 240.0
 def target() -> Iterator[Broker]:
     with Broker() as running:
         yield running
-
-
-class Addressed(Protocol):
-    """A broker, or a cluster of brokers."""
-
-    @property
-    def bootstrap(self) -> str: ...
 
 
 def run_mirror(spark: Any, source: Addressed, target: Addressed, directory: Path, **options: Any) -> None:

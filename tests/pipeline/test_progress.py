@@ -41,6 +41,20 @@ def test_rows_rates_and_lag_come_from_the_report() -> None:
     )
 
 
+def test_a_report_of_spark_connect_has_its_numbers_elsewhere() -> None:
+    numbers = {"numInputRows": 600, "processedRowsPerSecond": 200.0}
+    (source,) = REPORT["sources"]
+    schema = {"type": "struct", "fields": [{"name": "rows", "type": "long", "nullable": False, "metadata": {}}]}
+    report = {
+        **REPORT,
+        "numInputRows": None,
+        "processedRowsPerSecond": None,
+        "sources": [{**source, **numbers}, numbers],
+        "observedMetrics": {"kbroker_rows_out": ([1100], schema)},
+    }
+    assert progress_of(report) == progress_of(REPORT)
+
+
 def test_a_report_without_a_batch_is_told_apart() -> None:
     idle = {**REPORT, "durationMs": {"latestOffset": 1}, "processedRowsPerSecond": float("nan"), "observedMetrics": {}}
     found = progress_of(idle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import zipfile
@@ -17,6 +18,7 @@ from kbroker.pipeline.session import (
     check_packages,
     connector_package,
     require_classic,
+    require_connect_server,
     require_java,
     zip_sources,
 )
@@ -86,3 +88,17 @@ def test_a_session_of_spark_connect_is_refused_where_code_runs_in_the_driver() -
     require_classic(classic(), "The exactly-once sink")
     with pytest.raises(UserError, match=r"^The exactly-once sink does not run on Spark Connect\. Use another --master"):
         require_classic(remote(), "The exactly-once sink")
+
+
+def test_a_spark_connect_server_that_does_not_answer_is_one_line() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # bound, and not listening
+        port = server.getsockname()[1]
+        with pytest.raises(
+            UserError, match=rf"^No Spark Connect server answers at sc://127.0.0.1:{port}: \w.*Start it"
+        ):
+            require_connect_server(f"sc://127.0.0.1:{port}")
+        server.listen()
+        require_connect_server(f"sc://127.0.0.1:{port}/;user_id=ann")
+    with pytest.raises(UserError, match="expected sc://HOST:PORT"):
+        require_connect_server("sc://127.0.0.1:http")

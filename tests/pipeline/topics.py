@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["read_all"]
+__all__ = ["Addressed", "read_all"]
+
+
+class Addressed(Protocol):
+    """A broker, or a cluster of brokers."""
+
+    @property
+    def bootstrap(self) -> str: ...
 
 
 def read_all(bootstrap: str, topic: str, count: int) -> list[Any]:

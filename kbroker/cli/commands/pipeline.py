@@ -151,16 +151,17 @@ def _rows(query: QueryStatus, lags: dict[str, int] | None) -> list[Sequence[str 
 
 def _lags(pipeline: Pipeline, queries: Sequence[QueryStatus]) -> dict[str, dict[str, int]]:
     """Returns query -> topic -> lag; {} with a note if no broker answers."""
-    from kbroker.pipeline.brokers import latest_offsets, speaks_plaintext
+    from kbroker.pipeline.brokers import latest_offsets
     from kbroker.pipeline.checkpoint_status import lag_by_topic
+    from kbroker.pipeline.client_options import can_connect
 
     source: Any = getattr(pipeline.job, "source", None)
     bootstrap = getattr(source, "bootstrap", None)
     topics = sorted({topic for query in queries for topic in query.offsets})
-    if bootstrap is None or not topics or not speaks_plaintext(source.options):
+    if bootstrap is None or not topics or not can_connect(source.options):
         return {}
     try:
-        latest = latest_offsets(bootstrap, topics)
+        latest = latest_offsets(bootstrap, topics, source.options)
     except UserError as problem:
         click.echo(f"Lag is unknown: {problem}", err=True)
         return {}

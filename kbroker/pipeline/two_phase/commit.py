@@ -32,6 +32,7 @@ from kbroker.client.transactional_producing import (
 )
 from kbroker.clock import Clock, SystemClock
 from kbroker.errors import UserError
+from kbroker.pipeline.client_options import connection_security
 from kbroker.pipeline.two_phase.decision import FINISHED, BatchDecision, DecisionFile, TaskResult
 from kbroker.pipeline.two_phase.settings import SinkSettings, read_settings
 from kbroker.pipeline.two_phase.task import TaskPlan
@@ -199,7 +200,9 @@ def in_cluster(settings: SinkSettings, work: Callable[..., Awaitable[T]], *argum
     """Runs `work` with a connection of its own."""
 
     async def run() -> T:
-        async with open_cluster(parse_addresses(settings.bootstrap), retry_s=settings.retry_s) as cluster:
+        security = connection_security(settings.security)
+        addresses = parse_addresses(settings.bootstrap)
+        async with open_cluster(addresses, retry_s=settings.retry_s, security=security) as cluster:
             return await work(cluster, *arguments)
 
     return trio.run(run)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kbroker.client.address import parse_addresses
 from kbroker.errors import UserError
 from kbroker.names import topic_name_problem
+from kbroker.pipeline.client_options import connection_security, is_security_property
 from kbroker.protocol.compression import Codec
 
 __all__ = ["SinkSettings", "read_settings"]
@@ -36,6 +37,8 @@ class SinkSettings:
     delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS
     batch_bytes: int = BATCH_BYTES
     codec: int = Codec.NONE
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of TLS and SASL. They travel to the tasks, which cannot share a TLS context."""
 
     @property
     def retry_s(self) -> float:
@@ -46,6 +49,8 @@ def read_settings(bootstrap: str, options: Mapping[str, str]) -> SinkSettings:
     """Raises UserError if an option is unknown or has a wrong value."""
     parse_addresses(bootstrap)
     given = {name.lower().removeprefix(_PREFIX): value for name, value in options.items()}
+    security = {name: given.pop(name) for name in list(given) if is_security_property(name)}
+    connection_security(security)  # fails here, and not in a task
     topic = given.pop("topic", None)
     problem = None if topic is None else topic_name_problem(topic)
     if problem is not None:
@@ -54,7 +59,7 @@ def read_settings(bootstrap: str, options: Mapping[str, str]) -> SinkSettings:
     codec = _codec(given.pop("compression.type", "none"))
     if given:
         known = ", ".join(sorted(["topic", "compression.type", *_NUMBERS]))
-        raise UserError(f"The exactly-once sink has no option {min(given)}; it knows: {known}.")
+        raise UserError(f"The exactly-once sink has no option {min(given)}; it knows: {known}, and TLS and SASL.")
     return SinkSettings(
         bootstrap,
         topic,
@@ -62,6 +67,7 @@ def read_settings(bootstrap: str, options: Mapping[str, str]) -> SinkSettings:
         numbers["delivery.timeout.ms"],
         numbers["batch.size"],
         codec,
+        security,
     )
 
 

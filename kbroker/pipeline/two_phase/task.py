@@ -21,6 +21,7 @@ from kbroker.clock import SystemClock
 from kbroker.errors import UserError
 from kbroker.pipeline.arrow.encoding import RecordColumns, as_binary, binary_bounds, encode_records, seal_batch
 from kbroker.pipeline.arrow.partitioning import partitions_of_keys, spread
+from kbroker.pipeline.client_options import connection_security
 from kbroker.pipeline.two_phase.decision import TaskResult
 from kbroker.pipeline.two_phase.settings import SinkSettings
 
@@ -64,7 +65,10 @@ async def _run(
     batches: Iterator[Any],
 ) -> TaskResult:
     async with open_cluster(
-        parse_addresses(settings.bootstrap), client_id=transactional_id, retry_s=settings.retry_s
+        parse_addresses(settings.bootstrap),
+        client_id=transactional_id,
+        retry_s=settings.retry_s,
+        security=connection_security(settings.security),
     ) as cluster:
         writer = TaskWriter(cluster, settings, lease, transactional_id, first_partition=index)
         failure: Exception | None = None
