@@ -58,7 +58,9 @@ class BrokerConnection:
         *,
         client_id: str = SOFTWARE,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
+        has_views: bool = False,
     ) -> None:
+        """`has_views`: the records of large responses are views, not bytes, which saves a copy."""
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
         """The APIs that the broker supports: API key -> first and last version."""
@@ -69,6 +71,7 @@ class BrokerConnection:
         self._stream = stream
         self._client_id = client_id
         self._max_response_bytes = max_response_bytes
+        self._has_views = has_views
         self._received = bytearray()
         self._sending = trio.Lock()
         self._correlation_id = 0
@@ -276,7 +279,7 @@ class BrokerConnection:
         parts[0] = _LENGTH.pack(sum(map(len, parts)))
         return b"".join(parts)
 
-    def _decode(self, api: Api, version: int, correlation_id: int, frame: bytes) -> Any:
+    def _decode(self, api: Api, version: int, correlation_id: int, frame: bytes | memoryview) -> Any:
         try:
             header, position = codec(RESPONSE_HEADER, api.response_header_version(version)).decode(frame)
             if header.correlation_id != correlation_id:
@@ -290,7 +293,7 @@ class BrokerConnection:
             raise PeerError(f"{self.address} sent an invalid {api.name} response: {failure}") from None
         return response
 
-    async def _receive_frame(self) -> bytes:
+    async def _receive_frame(self) -> bytes | memoryview:
         received = self._received
         await self._fill(_LENGTH.size)
         (size,) = _LENGTH.unpack_from(received)
@@ -301,6 +304,14 @@ class BrokerConnection:
                 f"{self.address} does not speak the Kafka protocol: it announced a response of {size} bytes"
             )
         end = _LENGTH.size + size
+        stream = self._stream
+        if size > _READ_SIZE and isinstance(stream, PlainStream):
+            begun = received[_LENGTH.size : end]
+            del received[:end]
+            large = await stream.receive_rest(begun, size)
+            if large is None:
+                raise ConnectionFailed(self.address, f"{self.address} closed the connection")
+            return memoryview(large) if self._has_views else bytes(large)
         await self._fill(end)
         frame = bytes(memoryview(received)[_LENGTH.size : end])
         del received[:end]
@@ -319,7 +330,7 @@ class BrokerConnection:
             received += data
 
 
-def _begins_with_unsupported_version(frame: bytes) -> bool:
+def _begins_with_unsupported_version(frame: bytes | memoryview) -> bool:
     if len(frame) < _CORRELATION_SIZE + _ERROR_CODE.size:
         return False
     (code,) = _ERROR_CODE.unpack_from(frame, _CORRELATION_SIZE)
@@ -333,13 +344,17 @@ async def connect(
     timeout_s: float = CONNECT_SECONDS,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     security: ConnectionSecurity | None = None,
+    has_views: bool = False,
 ) -> BrokerConnection:
     """Connects, negotiates versions, and logs in. The caller closes the connection with `aclose`.
 
-    `security`: None for a PLAINTEXT listener. Raises HandshakeFailed or LoginFailed if one side refuses the other.
+    `security`: None for a PLAINTEXT listener. `has_views`: see `BrokerConnection`.
+    Raises HandshakeFailed or LoginFailed if one side refuses the other.
     """
     stream = await _open_stream(address, timeout_s, security)
-    connection = BrokerConnection(stream, address, client_id=client_id, max_response_bytes=max_response_bytes)
+    connection = BrokerConnection(
+        stream, address, client_id=client_id, max_response_bytes=max_response_bytes, has_views=has_views
+    )
     try:
         await connection.negotiate(timeout_s)
         if security is not None and security.login is not None:
@@ -380,9 +395,15 @@ async def open_connection(
     timeout_s: float = CONNECT_SECONDS,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     security: ConnectionSecurity | None = None,
+    has_views: bool = False,
 ) -> AsyncIterator[BrokerConnection]:
     connection = await connect(
-        address, client_id=client_id, timeout_s=timeout_s, max_response_bytes=max_response_bytes, security=security
+        address,
+        client_id=client_id,
+        timeout_s=timeout_s,
+        max_response_bytes=max_response_bytes,
+        security=security,
+        has_views=has_views,
     )
     try:
         yield connection

@@ -7,13 +7,17 @@ sends must wait for something afterwards, for example for the response.
 from __future__ import annotations
 
 import socket
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import trio
 
 __all__ = ["PlainStream"]
 
 _READ_SIZE: Final = 256 * 1024
+_FIRST_ALLOCATION: Final = 4 * 1024 * 1024
+
+_Received = TypeVar("_Received")
 
 
 class PlainStream(trio.abc.Stream):
@@ -47,12 +51,34 @@ class PlainStream(trio.abc.Stream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Returns what has arrived, after one turn of the event loop at least. b"" if the other side has ended."""
+        return await self._receive(lambda: self._socket.recv(max_bytes or _READ_SIZE))
+
+    async def receive_rest(self, begun: bytearray, size: int) -> bytearray | None:
+        """Returns `begun` and the bytes that follow it, `size` in all. None if the other side ends before that.
+
+        The bytes arrive in their place, without a copy. The size is only a claim: allocates 4 MB, or at most twice as
+        much as has arrived.
+        """
+        have = len(begun)
+        frame = bytearray(min(size, max(have, _FIRST_ALLOCATION)))
+        frame[:have] = begun
+        while have < size:
+            if have == len(frame):
+                frame.extend(bytes(min(have, size - have)))
+            with memoryview(frame) as view, view[have:] as rest:
+                count = await self._receive(lambda: self._socket.recv_into(rest))
+            if not count:
+                return None
+            have += count
+        return frame
+
+    async def _receive(self, call: Callable[[], _Received]) -> _Received:
         while True:
             self._check_open()
             await trio.lowlevel.wait_readable(self._socket)
             self._check_open()
             try:
-                return self._socket.recv(max_bytes or _READ_SIZE)
+                return call()
             except BlockingIOError:
                 continue
             except OSError as failure:

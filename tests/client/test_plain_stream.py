@@ -10,8 +10,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from kbroker.client.connection import BrokerConnection
 from kbroker.client.plain_stream import PlainStream
+from kbroker.protocol.messages import fetch
+from tests.client.toy_broker import ADDRESS, BY_NAME, answer_frame, read_request
 
+FETCH = BY_NAME["Fetch"]
 MORE_THAN_A_BUFFER = bytes(range(256)) * 80_000
 
 
@@ -60,6 +64,52 @@ async def test_what_does_not_fit_into_the_buffer_waits_for_the_reader(
         while len(received) < len(MORE_THAN_A_BUFFER):
             received += await theirs.receive_some()
     assert received == MORE_THAN_A_BUFFER
+
+
+async def test_a_large_frame_arrives_in_its_place(ends: tuple[PlainStream, trio.SocketStream]) -> None:
+    ours, theirs = ends
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(theirs.send_all, MORE_THAN_A_BUFFER + b"next")
+        size = len(MORE_THAN_A_BUFFER)  # several allocations
+        begun = bytearray(await ours.receive_some(1000))
+        frame = await ours.receive_rest(begun, size)
+        assert frame is not None
+        assert bytes(frame) == MORE_THAN_A_BUFFER
+    assert await ours.receive_some() == b"next"
+
+
+async def test_a_frame_that_ends_too_early_is_none(ends: tuple[PlainStream, trio.SocketStream]) -> None:
+    ours, theirs = ends
+    await theirs.send_all(b"x" * 100)
+    await theirs.aclose()
+    assert await ours.receive_rest(bytearray(b"y"), 1 << 30) is None
+
+
+@pytest.mark.parametrize("has_views", [False, True])
+async def test_a_connection_reads_large_and_small_responses(
+    ends: tuple[PlainStream, trio.SocketStream], has_views: bool
+) -> None:
+    ours, theirs = ends
+    sizes = (1_000_000, 10, 300_000)
+
+    async def answer() -> None:
+        for size in sizes:
+            request = await read_request(theirs)
+            assert request is not None
+            asked, version, correlation_id, _body = request
+            data = fetch.PartitionData(partition_index=0, high_watermark=0, records=b"r" * size)
+            topics = [fetch.FetchableTopicResponse(topic="orders", partitions=[data])]
+            await theirs.send_all(answer_frame(asked, version, correlation_id, fetch.RESPONSE(responses=topics)))
+
+    connection = BrokerConnection(ours, ADDRESS, has_views=has_views)
+    connection.versions = {FETCH.key: (4, 4)}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        for size in sizes:
+            response = await connection.send(FETCH)
+            records = response.responses[0].partitions[0].records
+            assert isinstance(records, memoryview if has_views and size > 256 * 1024 else bytes)
+            assert bytes(records) == b"r" * size
 
 
 async def test_a_close_ends_whoever_waits(ends: tuple[PlainStream, trio.SocketStream]) -> None:

@@ -155,7 +155,9 @@ class LeaderFetcher:
             if address is None:
                 raise ConnectionFailed(address, f"broker {self.leader_id} is not registered")
             client_id = f"broker-{self._broker_id}-fetcher-0"
-            async with open_connection(address, client_id=client_id, security=self._security) as connection:
+            async with open_connection(
+                address, client_id=client_id, security=self._security, has_views=True
+            ) as connection:
                 leader = LeaderEndpoint(
                     connection, self._config, broker_id=self._broker_id, broker_epoch=self._broker_epoch
                 )
