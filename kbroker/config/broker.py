@@ -17,6 +17,7 @@ from kbroker.config.key import (
     MB,
     PER_BROKER,
     ConfigKey,
+    InvalidValue,
     UpdateMode,
     at_least,
     between,
@@ -714,8 +715,8 @@ def validate_dynamic_configs(texts: Mapping[str, str], *, is_per_broker: bool) -
         try:
             if key is not None:
                 key.parse(text)
-        except ValueError as problem:
-            return f"Invalid value: {problem}"
+        except InvalidValue as invalid:
+            return invalid.for_client()
     if not is_per_broker and (names := [name for name in texts if name.startswith("listener.name.")]):
         return f"Cannot update these configs at default cluster level, a broker id is needed: {', '.join(names)}"
     return None
@@ -735,6 +736,6 @@ def _listener_problem(texts: Mapping[str, str]) -> str | None:
             )
         try:
             key.parse(text)
-        except ValueError as problem:
-            return f"Invalid value: {name.removesuffix(key.name)}{problem}"
+        except InvalidValue as invalid:
+            return invalid.for_client(name.removesuffix(key.name))
     return None

@@ -14,6 +14,7 @@ from kbroker.config.key import (
     ConfigSource,
     ConfigSynonym,
     ConfigTable,
+    InvalidValue,
     at_least,
     between,
     int32,
@@ -167,8 +168,8 @@ def validate_group_configs(broker: BrokerConfig, overrides: Mapping[str, str]) -
             return f"Unknown group config name: {name}"
         try:
             value = key.parse(text)
-        except ValueError as problem:
-            return f"Invalid value: {problem}"
+        except InvalidValue as problem:
+            return problem.for_client()
         least, most = _LIMITS.get(name, (None, None))
         if least is not None and value < broker.value_of(least):
             return f"{name}={text} must be at least {least}={broker.value_of(least)}"

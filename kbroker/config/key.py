@@ -25,6 +25,7 @@ __all__ = [
     "ConfigTable",
     "ConfigType",
     "Fallback",
+    "InvalidValue",
     "Password",
     "UpdateMode",
     "ValueCheck",
@@ -162,6 +163,21 @@ class Password:
         return hash(self.value)
 
 
+class InvalidValue(ValueError):
+    """The text is no valid value of a config. The message is one line for a user."""
+
+    def __init__(self, name: str, text: str, problem: str, reason: str) -> None:
+        """`problem`: the end of a sentence ("must be at least 1"). `reason`: a sentence of Kafka."""
+        super().__init__(f"{name}={text} {problem}")
+        self._name = name
+        self._text = text
+        self._reason = reason
+
+    def for_client(self, prefix: str = "") -> str:
+        """Returns Kafka's message for a client. `prefix`: of the config's name, for a listener."""
+        return f"Invalid value {self._text} for configuration {prefix}{self._name}: {self._reason}"
+
+
 class ConfigKey(Generic[T]):
     """One config of a table. On an instance of the table the attribute is the typed value, on the class it is the key.
 
@@ -232,14 +248,19 @@ class ConfigKey(Generic[T]):
         return None if value == () and self.type is ConfigType.STRING else format_value(value)
 
     def parse(self, text: str) -> T:
-        """Returns the typed value. Raises ValueError, with a one-line message, if the text is invalid."""
+        """Returns the typed value. Raises InvalidValue if the text is invalid."""
         try:
             value = self.parser(text.strip())
         except ValueError:
-            raise ValueError(f"{self.name}={text} must be {_KINDS[self.type]}") from None
+            expected = (
+                "Expected value to be either true or false"
+                if self.type is ConfigType.BOOLEAN
+                else f"Not a number of type {self.type.name}"
+            )
+            raise InvalidValue(self.name, text, f"must be {_KINDS[self.type]}", expected) from None
         problem = self.check(value) if self.check is not None else None
         if problem is not None:
-            raise ValueError(f"{self.name}={text} {problem}")
+            raise InvalidValue(self.name, text, problem, f"Value {problem}")
         return cast(T, value)
 
 

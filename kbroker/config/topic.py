@@ -13,6 +13,7 @@ from kbroker.config.key import (
     ConfigKey,
     ConfigTable,
     Fallback,
+    InvalidValue,
     at_least,
     between,
     double,
@@ -282,8 +283,8 @@ def validate_topic_configs(overrides: Mapping[str, str | None]) -> str | None:
             return f"Null value not supported for topic configs: {name}"
         try:
             values[name] = key.parse(text)
-        except ValueError as problem:
-            return f"Invalid value: {problem}"
+        except InvalidValue as problem:
+            return problem.for_client()
     if values.get("remote.storage.enable"):
         return (
             "Tiered Storage functionality is disabled in the broker. "

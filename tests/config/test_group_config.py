@@ -35,7 +35,7 @@ def test_overrides_of_another_release_are_passed_over() -> None:
     ("name", "text", "problem"),
     [
         ("consumer.session.timeout.ms", "50000", None),
-        ("consumer.session.timeout.ms", "x", "must be a 32-bit integer"),
+        ("consumer.session.timeout.ms", "x", "Not a number of type INT"),
         ("consumer.session.timeout.ms", "44999", "at least group.consumer.min.session.timeout.ms=45000"),
         ("consumer.session.timeout.ms", "60001", "at most group.consumer.max.session.timeout.ms=60000"),
         ("consumer.heartbeat.interval.ms", "4999", "at least group.consumer.min.heartbeat.interval.ms=5000"),
