@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compat_tests.process import free_ports, running, wait_until
+from compat_tests.secured_clients import tool_options
 
 __all__ = ["JavaTools", "answers", "run_apache_kafka"]
 
@@ -66,7 +67,7 @@ class JavaTools:
 
     def run(self, main_class: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
         """Returns the tool's stdout; if the tool fails, the error has its stdout and stderr."""
-        command = self.command(main_class, arguments)
+        command = self.command(main_class, [*arguments, *tool_options(main_class)])
         result = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout_s, check=False)
         output, errors = result.stdout.decode(), result.stderr.decode()
         if result.returncode != 0:

@@ -15,6 +15,7 @@ from _pytest.runner import runtestprotocol
 
 from compat_tests.apache_kafka import JavaTools, run_apache_kafka
 from compat_tests.process import run_kbroker
+from compat_tests.secured_clients import secure_clients
 
 BROKERS = ["kbroker", "apache-kafka"]
 # Modules whose clients are Java programs take about as long as all others together.
@@ -23,7 +24,13 @@ ON_JVM = ("test_spark", "test_streams")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bootstrap", metavar="HOST:PORT", help="run the scenarios against this broker alone")
+    parser.addoption("--client-config", metavar="FILE", help="properties with which all clients of scenarios log in")
     parser.addoption("--spark-kills", type=int, help="how often a Spark driver is killed and resumed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (path := config.getoption("--client-config")) is not None:
+        secure_clients(path)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import confluent_kafka
+import kafka
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka import admin as confluent_admin
-from kafka import KafkaAdminClient
 
 from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.groups import DEADLINE_S
@@ -94,7 +94,7 @@ def admin(bootstrap: str) -> Any:
 @pytest.fixture
 def python_admin(bootstrap: str) -> Iterator[Any]:
     """Returns the KafkaAdminClient of kafka-python."""
-    client = KafkaAdminClient(bootstrap_servers=bootstrap)
+    client = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
     yield client
     client.close()
 

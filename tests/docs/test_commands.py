@@ -53,6 +53,7 @@ NOT_RUN = {
     ".venv/bin/pytest compat_tests/scenarios/test_spark_killed.py --spark-kills 20",
     ".venv/bin/pytest compat_tests/scenarios/test_produce_consume.py",
     ".venv/bin/pytest compat_tests --bootstrap 127.0.0.1:9092",
+    ".venv/bin/pytest compat_tests --bootstrap 127.0.0.1:9093 --client-config client.properties",
     "kbroker serve --listen 0.0.0.0:9092 --advertise broker.example.com:9092",
     "kbroker users add admin --data-dir kbroker-data",
     "kbroker serve --config server.properties",
