@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from kbroker.client.acls import create_acls
 from kbroker.client.address import Address
+from kbroker.client.admin.acls import create_acls
 from kbroker.client.client_properties import client_security
 from kbroker.client.cluster import open_cluster
 from kbroker.config.properties import parse_properties

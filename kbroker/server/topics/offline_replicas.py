@@ -25,7 +25,8 @@ def mark_offline(context: Context, topics: Iterable[Any]) -> None:
         for partition in topic.partitions:
             if not context.log_dirs.is_offline(topic.name, partition.partition_index):
                 continue
-            partition.isr_nodes = tuple(broker_id for broker_id in partition.isr_nodes if broker_id != own_id)
+            if context.member is None:  # in a cluster the controller decides about the ISR, as in Kafka 3.9
+                partition.isr_nodes = tuple(broker_id for broker_id in partition.isr_nodes if broker_id != own_id)
             if own_id not in partition.offline_replicas:
                 partition.offline_replicas = (*partition.offline_replicas, own_id)
             if partition.leader_id == own_id:
