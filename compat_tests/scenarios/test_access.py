@@ -103,7 +103,7 @@ class Scene:
 
     async def settled(self, row: Row, is_expected: Callable[[Codes], bool]) -> Codes:
         """Returns the error codes of the row's response. Kafka's authorizer may know a change a moment later."""
-        with trio.move_on_after(5) as waiting:
+        with trio.move_on_after(30) as waiting:
             while True:
                 codes = (await self.ask(row.api, row.version, row.members(self.name)))[1]
                 if is_expected(codes) or waiting.cancel_called:

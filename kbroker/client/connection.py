@@ -208,7 +208,7 @@ class BrokerConnection:
                     await self._frames.send(frame)
                 finally:
                     self._sending.release()
-                if before is not None:
+                if before is not None and not before.is_set():  # waiting for a set event lets all other tasks run first
                     await before.wait()
                 self._check_open()
                 return self._decode(api, version, correlation_id, await self._frames.receive())

@@ -12,7 +12,7 @@ import trio
 
 __all__ = ["ChildBroker", "child_broker", "spawn"]
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 READY = b"kbroker is ready on "
 
 

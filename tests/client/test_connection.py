@@ -213,6 +213,42 @@ async def test_a_request_without_an_answer_leaves_the_next_one_its_own() -> None
     assert seen == ["Produce", "DeleteTopics"]
 
 
+class StepCounter(trio.abc.Instrument):
+    """Counts how often trio resumes the task that has created it."""
+
+    def __init__(self) -> None:
+        self._task = trio.lowlevel.current_task()
+        self.steps = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += task is self._task
+
+
+async def test_a_request_waits_once_if_no_other_response_is_awaited() -> None:
+    """A follower fetches thousands of times a second: each further wait would be a round of the event loop."""
+
+    async def answers(stream: trio.abc.Stream) -> None:
+        async with stream:
+            while (request := await read_request(stream)) is not None:
+                asked, version, correlation_id, _body = request
+                await stream.send_all(answer_frame(asked, version, correlation_id, delete_topics.RESPONSE()))
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, trio.open_nursery() as nursery:
+        ours = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+        nursery.start_soon(answers, await listener.accept())
+        connection = BrokerConnection(ours, ADDRESS)
+        connection.versions = {DELETE_TOPICS.key: (0, 6)}
+        await connection.send(DELETE_TOPICS)
+        counter = StepCounter()
+        trio.lowlevel.add_instrument(counter)
+        for _ in range(3):
+            await connection.send(DELETE_TOPICS)
+        trio.lowlevel.remove_instrument(counter)
+        await connection.aclose()
+    assert counter.steps == 3
+
+
 async def test_nobody_at_the_address_is_one_line() -> None:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from compat_tests.process import free_ports
-from tests.cluster.conftest import RunningCluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
 
 OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 STOP_SECONDS = 60.0
@@ -60,6 +60,7 @@ async def start_kafka(
         "broker.id": broker_id,
         "listeners": f"{cluster.protocol}://127.0.0.1:{port}",
         "zookeeper.connect": cluster.connect,
+        "zookeeper.connection.timeout.ms": int(1000 * TIMEOUT_SECONDS),  # otherwise that of the session
         **settings,
     }
     path = write_properties(home, properties)

@@ -20,7 +20,8 @@ from tests.controller.conftest import secured_zookeeper, zookeeper
 __all__ = ["RunningCluster", "secured_zookeeper", "zookeeper"]
 
 TIMEOUT_SECONDS = 60.0  # on a busy machine an Apache Kafka needs half of it to start
-SESSION_MS = 1500
+SESSION_MS = 3_000  # of the brokers that a test kills; a busy machine must not end the sessions of others
+LONG_SESSION_MS = 18_000
 
 _chroots = itertools.count()
 
@@ -40,6 +41,7 @@ class RunningCluster:
             f"broker.id={broker_id}",
             f"zookeeper.connect={self.connect}",
             f"zookeeper.session.timeout.ms={SESSION_MS}",
+            f"zookeeper.connection.timeout.ms={int(1000 * TIMEOUT_SECONDS)}",  # otherwise that of the session
             "offsets.topic.num.partitions=3",
             "transaction.state.log.num.partitions=3",
             "default.replication.factor=3",
@@ -123,6 +125,21 @@ async def running_cluster(
 
 
 @pytest.fixture
-async def three(zookeeper: str, tmp_path: Path) -> AsyncIterator[RunningCluster]:
-    async with running_cluster(zookeeper, tmp_path, 3) as cluster:
+def session_ms() -> int:
+    return SESSION_MS
+
+
+all_brokers_live = pytest.mark.parametrize("session_ms", [LONG_SESSION_MS])
+"""For tests that kill no broker and expect each leader in its place."""
+
+
+@pytest.fixture
+async def three(zookeeper: str, tmp_path: Path, session_ms: int) -> AsyncIterator[RunningCluster]:
+    """Returns three brokers that know each other: a topic with three replicas can be created."""
+
+    def settings(_broker_id: int) -> list[str]:
+        return [f"zookeeper.session.timeout.ms={session_ms}"]
+
+    async with running_cluster(zookeeper, tmp_path, 3, settings) as cluster:
+        await cluster.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
         yield cluster

@@ -16,7 +16,15 @@ from confluent_kafka.admin import AdminClient
 from kbroker.coordinator.placement import partition_for
 from tests.cluster.apache_kafka import start_kafka
 from tests.cluster.conftest import SESSION_MS, TIMEOUT_SECONDS, RunningCluster, running_cluster
-from tests.cluster.stock_clients import NumberedRecords, committed, describe_group, goes_on, read_all, read_committed
+from tests.cluster.stock_clients import (
+    NumberedRecords,
+    committed,
+    describe_group,
+    eventually,
+    goes_on,
+    read_all,
+    read_committed,
+)
 from tests.cluster.test_cluster import all_led, create
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
@@ -70,7 +78,7 @@ async def test_both_can_lead_follow_and_be_the_controller(
         assert sorted(leader for leader, _isr in topics["orders"].values()) == [1, 1, KAFKA_ID, KAFKA_ID]
         assert all(isr == [1, KAFKA_ID] for _leader, isr in topics["orders"].values())
 
-        assert len(replicas(tmp_path / "1", "orders")) == 4
+        await eventually(lambda: len(replicas(tmp_path / "1", "orders")) == 4, cluster.log)
 
         # Kafka's broker sends CreateTopics to kbroker's controller.
         await describe_group(cluster.brokers[KAFKA_ID].port, "group")
@@ -100,7 +108,7 @@ async def test_both_can_lead_follow_and_be_the_controller(
         futures = admin.delete_topics(["orders"])
         await trio.to_thread.run_sync(lambda: futures["orders"].result(TIMEOUT_SECONDS))
         await cluster.until_agreed(lambda _c, _b, topics: "orders" not in topics)
-        assert replicas(tmp_path / "1", "orders") == []
+        await eventually(lambda: replicas(tmp_path / "1", "orders") == [], cluster.log)
 
 
 async def test_both_replicate_from_each_other(

@@ -22,7 +22,17 @@ from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_clus
 from tests.cluster.stock_clients import NumberedRecords, TransactionalRecords, goes_on, read_all
 from tests.cluster.test_reassignment import reassign
 from tests.cluster.test_replication import is_without
-from tests.cluster.test_transactions import GROUP, OPTIONS, PARTITIONS, SOURCE, TARGET, both_go_on, create_topics, read
+from tests.cluster.test_transactions import (
+    GROUP,
+    OPTIONS,
+    PARTITIONS,
+    SOURCE,
+    TARGET,
+    both_go_on,
+    create_topics,
+    read,
+    until_written,
+)
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -121,7 +131,7 @@ async def test_transactions_and_moves_survive_whatever_happens(
                 await chaos.step(action)
                 await chaos.until_whole()
                 await go_on()
-        written = (await read(four, SOURCE))[0]
+        written = await until_written(records, four)
         with trio.move_on_after(TIMEOUT_SECONDS):
             while [len(copies) for copies in await read(four, TARGET)] != [len(written)] * PARTITIONS:
                 pass

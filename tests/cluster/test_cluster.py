@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from kafka.admin import KafkaAdminClient
 
 from tests.broker.child import spawn
-from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_cluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, all_brokers_live, running_cluster
 from tests.cluster.stock_clients import describe_group
 
 pytestmark = pytest.mark.jvm
@@ -34,6 +34,7 @@ async def create(cluster: RunningCluster, topic: str, partitions: int = 3, repli
     await trio.to_thread.run_sync(lambda: futures[topic].result(TIMEOUT_SECONDS))
 
 
+@all_brokers_live
 async def test_a_topic_that_a_client_creates_is_the_same_on_every_broker(three: RunningCluster) -> None:
     await create(three, "orders", 6)
     _controller, brokers, topics = await three.until_agreed(
@@ -45,6 +46,7 @@ async def test_a_topic_that_a_client_creates_is_the_same_on_every_broker(three: 
     assert all(isr == [1, 2, 3] for _leader, isr in topics["orders"].values())
 
 
+@all_brokers_live
 async def test_partitions_configs_and_deletions_reach_every_broker(three: RunningCluster) -> None:
     await create(three, "orders")
     admin = AdminClient({"bootstrap.servers": three.bootstrap, "log_level": 0})
@@ -140,6 +142,7 @@ async def test_a_stopped_broker_moves_its_leaderships_first(three: RunningCluste
     await three.until_agreed(lambda _c, brokers, topics: brokers == [1, 2, 3] and all_led(brokers, topics, "orders"))
 
 
+@all_brokers_live
 async def test_topics_are_auto_created_at_any_broker(three: RunningCluster) -> None:
     await three.until_agreed(lambda _c, brokers, _t: len(brokers) == 3)
 
@@ -157,21 +160,14 @@ async def test_topics_are_auto_created_at_any_broker(three: RunningCluster) -> N
     assert {leader for leader, _isr in topics["__consumer_offsets"].values()} == {1, 2, 3}
 
 
+@all_brokers_live
 async def test_a_coordinator_is_the_leader_of_the_groups_partition(three: RunningCluster) -> None:
-    admin = AdminClient({"bootstrap.servers": three.bootstrap, "log_level": 0})
-
-    def coordinator(group: str) -> int:
-        described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
-        return int(described.coordinator.id)
-
-    groups = [f"group-{number}" for number in range(8)]
-    for group in groups:
-        await describe_group(three.brokers[1].port, group)
-    found = {await trio.to_thread.run_sync(coordinator, group) for group in groups}
+    found = {await describe_group(three.brokers[1].port, f"group-{number}") for number in range(8)}
     assert found <= {1, 2, 3}
     assert len(found) > 1
 
 
+@all_brokers_live
 async def test_a_second_broker_with_the_same_id_says_so_in_one_line(three: RunningCluster, tmp_path: Any) -> None:
     arguments = ["--set", "broker.id=2", "--set", f"zookeeper.connect={three.connect}"]
     child = await spawn(tmp_path / "rival", *arguments)

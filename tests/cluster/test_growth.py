@@ -14,7 +14,7 @@ import pytest
 import trio
 from confluent_kafka import Producer
 
-from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, all_brokers_live
 from tests.cluster.stock_clients import Group, NumberedRecords, committed, eventually, goes_on, read_all
 from tests.cluster.test_cluster import create
 
@@ -93,6 +93,7 @@ async def until_throttled(cluster: RunningCluster, *, is_throttled: bool) -> Non
             pass
 
 
+@all_brokers_live
 async def test_a_cluster_is_balanced_drained_and_renewed_under_load(three: RunningCluster) -> None:
     await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
     await create(three, TOPIC, PARTITIONS, 2)
@@ -143,6 +144,7 @@ async def test_a_cluster_is_balanced_drained_and_renewed_under_load(three: Runni
     assert "Traceback" not in three.log()
 
 
+@all_brokers_live
 async def test_a_topic_gets_three_replicas_and_one_again(three: RunningCluster) -> None:
     await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
     await create(three, TOPIC, 3, 1)
@@ -206,6 +208,7 @@ async def start_slow_drain(cluster: RunningCluster, broker_id: int, *, partition
     return process
 
 
+@all_brokers_live
 async def test_moves_are_cancelled_interrupted_and_resumed(three: RunningCluster) -> None:
     """At 1 byte/s a move lasts until it is cancelled, or its throttle is removed."""
     await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from kbroker.config.broker import RACK_AWARE_SELECTOR
 from kbroker.protocol.messages import list_offsets
 from tests.broker.wire import Client, connect, fetch_members, records_of
-from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, running_cluster
+from tests.cluster.conftest import LONG_SESSION_MS, TIMEOUT_SECONDS, RunningCluster, running_cluster
 from tests.cluster.test_beside_kafka import KAFKA_ID, kafka_beside
 from tests.log.batches import make_batch
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 TOPIC = "orders"
 KBROKER_ID = 1
 END = 3
-LONG_SESSION = "zookeeper.session.timeout.ms=18000"  # no broker dies, and the answers have leader epoch 0
+LONG_SESSION = f"zookeeper.session.timeout.ms={LONG_SESSION_MS}"  # no broker dies, and the answers have leader epoch 0
 
 
 def in_rack(broker_id: int) -> list[str]:

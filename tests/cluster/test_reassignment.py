@@ -14,7 +14,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from compat_tests.apache_kafka import JavaTools
-from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, all_brokers_live
 from tests.cluster.stock_clients import Group, NumberedRecords, committed, eventually, goes_on, read_all
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
@@ -81,6 +81,7 @@ def directories(cluster: RunningCluster, topic: str) -> dict[int, list[str]]:
     }
 
 
+@all_brokers_live
 async def test_partitions_move_grow_and_shrink_under_load(three: RunningCluster) -> None:
     await three.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
     await create(three, [[1], [2]])

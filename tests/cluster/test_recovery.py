@@ -60,6 +60,7 @@ async def test_a_log_that_lost_its_end_while_its_broker_was_down_goes_on_in_a_ne
     async with running_cluster(zookeeper, tmp_path, 0) as cluster:
         await cluster.start(1)
         await cluster.start(2)
+        await cluster.until_agreed(lambda _c, brokers, _t: brokers == [1, 2])
         await create_on(cluster, 2)
         await trio.to_thread.run_sync(write, cluster, b"first")
         ((_value, epoch), _lost) = await written_and_read(cluster, b"lost", 2)

@@ -84,12 +84,15 @@ async def create_topic(cluster: RunningCluster, name: str, replicas: int) -> Non
     def create() -> None:
         admin.create_topics([confluent.NewTopic(name, 2, replicas)])[name].result(TIMEOUT_SECONDS)
 
+    def count_brokers() -> int:
+        return len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers)
+
     def is_replicated() -> bool:
         partitions = admin.list_topics(name, timeout=TIMEOUT_SECONDS).topics[name].partitions.values()
         return bool(partitions) and all(len(partition.isrs) == replicas for partition in partitions)
 
     with trio.fail_after(TIMEOUT_SECONDS):
-        while len((await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=10))).brokers) < replicas:
+        while await trio.to_thread.run_sync(count_brokers) < replicas:
             pass
         await trio.to_thread.run_sync(create)
         while not await trio.to_thread.run_sync(is_replicated):

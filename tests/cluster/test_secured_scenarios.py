@@ -13,12 +13,14 @@ import pytest
 import trio
 
 from kbroker.client.address import Address
-from kbroker.client.admin.acls import create_acls
+from kbroker.client.admin.acls import create_acls, describe_acls
 from kbroker.client.client_properties import client_security
 from kbroker.client.cluster import open_cluster
+from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.config.properties import parse_properties
+from kbroker.security.acls.filters import AclFilter
 from kbroker.security.acls.text import parse_acl
-from tests.cluster.conftest import RunningCluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
 from tests.security.certificates import Authority
 
 pytestmark = [pytest.mark.jvm, pytest.mark.long]
@@ -78,17 +80,30 @@ async def secured(zookeeper: str, tmp_path: Path) -> AsyncIterator[tuple[Running
     for user, password in PASSWORDS.items():
         command = [sys.executable, "-m", "kbroker", "users", "add", user, "--zookeeper", cluster.connect]
         await trio.run_process(command, env={**os.environ, "KBROKER_USER_PASSWORD": password}, capture_stdout=True)
-    async with trio.open_nursery() as nursery:
-        for broker_id in (1, 2, 3):
-            nursery.start_soon(cluster.start, broker_id, *settings(authority, broker_id))
-    properties = parse_properties(write_login(tmp_path, authority, "broker").read_text())
-    address = Address("127.0.0.1", cluster.brokers[1].port)
-    async with open_cluster([address], security=client_security(properties, source="test")) as client:
-        await create_acls(client, [binding for line in RIGHTS for binding in parse_acl(line)])
-    yield cluster, write_login(tmp_path, authority, "alice")
-    with trio.CancelScope(shield=True):
-        for broker in cluster.alive.values():
-            await broker.kill()
+    try:
+        async with trio.open_nursery() as nursery:
+            for broker_id in (1, 2, 3):
+                nursery.start_soon(cluster.start, broker_id, *settings(authority, broker_id))
+        properties = parse_properties(write_login(tmp_path, authority, "broker").read_text())
+        await give_rights(cluster, client_security(properties, source="test"))
+        yield cluster, write_login(tmp_path, authority, "alice")
+    finally:
+        with trio.CancelScope(shield=True):
+            for broker in cluster.alive.values():
+                await broker.kill()
+
+
+async def give_rights(cluster: RunningCluster, security: ConnectionSecurity | None) -> None:
+    """Adds the entries of alice, and waits until each broker knows them and all brokers."""
+    entries = [binding for line in RIGHTS for binding in parse_acl(line)]
+    for broker in cluster.brokers.values():
+        async with open_cluster([Address("127.0.0.1", broker.port)], security=security) as client:
+            await create_acls(client, entries)  # those that exist stay
+            with trio.fail_after(TIMEOUT_SECONDS):
+                while len(await describe_acls(client, AclFilter())) < len(entries):  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+                while len(client.brokers) < len(cluster.brokers):
+                    await client.refresh([])
 
 
 @pytest.mark.parametrize("names", SCENARIOS)

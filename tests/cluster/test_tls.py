@@ -97,6 +97,7 @@ async def test_a_cluster_replicates_and_survives_its_brokers_with_tls(zookeeper:
         zookeeper, tmp_path, 3, lambda broker_id: settings(authority, broker_id), protocol="SSL"
     ) as cluster:
         cluster.client_settings = client_settings(authority)
+        await cluster.until_agreed(lambda _c, brokers, _t: brokers == [1, 2, 3])
         await create(cluster)
         await all_in_sync(cluster, [1, 2, 3])
         await trio.to_thread.run_sync(produce, cluster, values[:30])

@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin._transactions import AbortTransactionSpec
 
 from kbroker.coordinator.placement import partition_for
-from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster
+from tests.cluster.conftest import TIMEOUT_SECONDS, RunningCluster, all_brokers_live
 from tests.cluster.stock_clients import read_committed, transactional_producer
 from tests.cluster.test_replication import TOPIC, create
 
@@ -101,6 +101,7 @@ def check_admin_client(cluster: RunningCluster) -> None:
         producer.abort_transaction(TIMEOUT_SECONDS)
 
 
+@all_brokers_live
 async def test_transactions_are_listed_described_and_aborted_through_each_broker(three: RunningCluster) -> None:
     await create(three)
     for check in (check_command_line, check_admin_client):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kbroker.testing import Broker
-from tests.cluster.conftest import three, zookeeper
+from tests.cluster.conftest import session_ms, three, zookeeper
 
-__all__ = ["three", "zookeeper"]
+__all__ = ["session_ms", "three", "zookeeper"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

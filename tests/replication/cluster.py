@@ -40,7 +40,7 @@ from kbroker.server.wire.socket_server import SocketServer
 from tests.broker.wire import Client, connect
 from tests.log.batches import read_values
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 _PRODUCER_IDS = 1000
 _PROPERTIES = {"replica.fetch.backoff.ms": "10", "replica.lag.time.max.ms": "30000"}

@@ -159,7 +159,7 @@ async def test_what_is_not_fsynced_is_flushed_for_the_next_time(broker: Cleaning
     assert not await broker.clean()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.flusher.run)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while log.recovery_point < 20:
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
