@@ -56,6 +56,25 @@ async def test_a_batch_with_a_wrong_body_and_a_right_crc_is_refused(
     assert len(codes) >= 12
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+async def test_any_negative_length_of_a_key_means_that_there_is_no_key(
+    client: Client, topic: str, codec: Codec
+) -> None:
+    """Both brokers store it. librdkafka reads only -1 as null, and stops at such a record: docs/compatibility.md."""
+    await client.create_topic(topic)
+    batch = make_batch(b"v", key=None, codec=codec)
+    odd = forge(batch, lambda body: compress(codec, minus_three(decompress(codec, body))))
+    assert odd != batch
+    assert (await client.produce(topic, odd)).error_code == 0
+    assert [(record.key, record.value) for record in await client.read_all(topic)] == [(None, b"v")]
+
+
+def minus_three(record: bytes) -> bytes:
+    """Replaces the key length -1, which follows the record's length, attributes and deltas."""
+    assert record[4] == 0x01
+    return record[:4] + b"\x05" + record[5:]
+
+
 async def test_a_batch_that_claims_more_records_than_it_has_is_refused(client: Client, topic: str) -> None:
     await client.create_topic(topic)
     lie = forge(make_batch(b"v" * 30), last_offset_delta=2**31 - 2, record_count=2**31 - 1)

@@ -129,6 +129,8 @@ class TopicWriter:
         if not validate_only:
             data = znodes.encode_topic(topic.id, grown.partitions)
             await self._store.write([SetData(znodes.topic_path(name), data), *partition_nodes(name, added)])
+            await self._store.prepare([grown])
+            self._store.check_active()
             self._store.commit([change])
         return grown
 

@@ -25,6 +25,7 @@ from kbroker.protocol.keyed_batch import KeyAndValue
 __all__ = ["GroupOffsets"]
 
 _EPOCHS_SINCE = 9  # the first version of OffsetCommit that members of the consumer protocol may send
+_LATEST = (1 << 63) - 1  # the last timestamp that a record can have
 _NO_OFFSETS: dict[TopicPartition, CommittedOffset] = {}
 
 _RecordsAndRefused = tuple[list[KeyAndValue], dict[TopicPartition, ErrorCode]]
@@ -190,7 +191,7 @@ def _commit_records(body: Any, now: Now, metadata_max_bytes: int) -> _RecordsAnd
     group_id = body.group_id
     now_ms = now.wall_ms
     retention_ms = getattr(body, "retention_time_ms", NO_TIMESTAMP)  # v2 to v4
-    expire_timestamp = NO_TIMESTAMP if retention_ms < 0 else now_ms + retention_ms
+    expire_timestamp = NO_TIMESTAMP if retention_ms < 0 else min(now_ms + retention_ms, _LATEST)
     records: list[KeyAndValue] = []
     refused: dict[TopicPartition, ErrorCode] = {}
     for topic in body.topics:

@@ -34,6 +34,7 @@ from kbroker.protocol.messages import leave_group
 
 __all__ = ["GroupListing", "GroupShard"]
 
+_MAX_PREFIX = 8_000  # characters of a member id before its UUID: no string has more than 32,767 bytes
 _NO_RECORD = StoredGroup()
 _NEW_STATE = ConsumerGroupState()
 
@@ -131,7 +132,8 @@ class GroupShard:
         if not self._config.min_session_timeout_ms <= timeout_ms <= self._config.max_session_timeout_ms:
             result.replies.append((pending, join_error(ErrorCode.INVALID_SESSION_TIMEOUT, body.member_id)))
             return result
-        new_id = f"{client_id if body.group_instance_id is None else body.group_instance_id}-{self._new_id()}"
+        prefix = client_id if body.group_instance_id is None else body.group_instance_id
+        new_id = f"{prefix[:_MAX_PREFIX]}-{self._new_id()}"
         request = JoinRequest(body, version, client_id, client_host, new_id, pending)
         state = self.hard.consumer_groups.get(group_id)
         if state is not None and state.members:

@@ -256,6 +256,13 @@ async def test_clients_that_have_not_proved_who_they_are_get_no_tokens(
     assert (await client.ask("DescribeDelegationToken", 3, owners=None)).error_code == refused
 
 
+async def test_the_owner_of_a_refused_token_is_named_as_in_the_request(alice: Client) -> None:
+    owner = ("A:B", "x" * 32_767)
+    answer = await create(alice, owner=owner)
+    assert answer.error_code != 0
+    assert (answer.principal_type, answer.principal_name) == owner
+
+
 async def test_owner_and_renewers_are_users(alice: Client) -> None:
     refused = ErrorCode.INVALID_PRINCIPAL_TYPE
     assert (await create(alice, "User:bob", "Group:all")).error_code == refused

@@ -355,6 +355,26 @@ async def test_partitions_are_added_up_to_a_total(sessions: Sessions, tree: Tree
     assert (await restarted(sessions, tree)).image.topics == controller.image.topics
 
 
+async def test_added_partitions_are_prepared_before_they_are_announced(tree: Tree) -> None:
+    """Their directories are created in a thread: thousands of them would take a second of the event loop."""
+    controller = await started(tree)
+    await controller.create_topic(NewTopic("a", 2))
+    listener = Recorder()
+    controller.add_listener(listener)
+    prepared: list[int] = []
+
+    async def prepare(topics: Sequence[TopicImage]) -> None:
+        assert listener.take() == []
+        prepared.extend(len(topic.partitions) for topic in topics)
+
+    controller.add_preparer(prepare)
+    await controller.create_partitions("a", 5)
+    assert prepared == [5]
+    assert [set(change.partitions) for change in listener.take() if isinstance(change, PartitionsChanged)] == [
+        {2, 3, 4}
+    ]
+
+
 @pytest.mark.parametrize("zookeeper_address", ["embedded"], indirect=True)
 async def test_partitions_that_cannot_be_added_are_refused(tree: Tree) -> None:
     controller = await started(tree)

@@ -159,6 +159,15 @@ def test_a_retention_that_an_old_client_asked_for_wins() -> None:
     assert world.offset() is None
 
 
+def test_a_retention_longer_than_time_itself_keeps_the_offset() -> None:
+    world = World(**RETENTION)
+    world.commit(1, retention_time_ms=(1 << 63) - 1)
+    world.restart()
+    world.advance(1_000_000 * MINUTE_MS)
+    expire(world)
+    assert world.offset() == 1
+
+
 def test_an_empty_group_without_offsets_does_not_stay() -> None:
     world = World()
     (member,) = world.settle(1)

@@ -104,6 +104,7 @@ class World:
         protocols: Any = (("range", b"subscription"),),
         session_timeout_ms: int = 10_000,
         rebalance_timeout_ms: int = 60_000,
+        client_id: str = "client",
     ) -> Answer:
         body = join_group.REQUEST(
             group_id=group_id,
@@ -115,7 +116,7 @@ class World:
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
         answer = Answer()
-        self.apply(self.shard.join(body, version, "client", "/host", answer, self.now))
+        self.apply(self.shard.join(body, version, client_id, "/host", answer, self.now))
         return answer
 
     def join_new(self, **options: Any) -> tuple[str, Answer]:

@@ -45,6 +45,7 @@ from kbroker.protocol.messages import (
 from kbroker.protocol.registry import api
 from kbroker.server.context import Context
 from kbroker.server.handlers import alter_replica_log_dirs as alter_replica_log_dirs_handler
+from kbroker.server.handlers import update_metadata as update_metadata_handler
 from kbroker.server.handlers.describe_configs import MAX_CONFIGS
 from kbroker.server.handlers.fetch import MANY_TARGETS
 from kbroker.server.quotas.request_quotas import Quotas
@@ -52,7 +53,7 @@ from kbroker.server.requests import large_messages
 from kbroker.server.requests.fetch_session import FetchSessions
 from kbroker.server.requests.large_messages import MAX_ELEMENTS_AT_ONCE
 from kbroker.server.requests.request import Request
-from kbroker.server.requests.thread_work import ThreadWork
+from kbroker.server.requests.thread_work import MAX_THREADS, ThreadWork
 from kbroker.server.topics.topic_creation import BURST, PARTITIONS_PER_SECOND
 from kbroker.server.wire.deadlines import Deadlines
 from kbroker.server.wire.request_slot import RequestSlot
@@ -820,3 +821,23 @@ async def test_requests_that_grow_with_the_cluster_have_no_such_limit(broker: Ha
     )
     assert len(request.body.topic_states[0].partition_states) == MAX_ELEMENTS_AT_ONCE // 3
     assert not has_too_many
+
+
+async def test_large_requests_of_the_controller_never_wait_for_those_of_clients(
+    broker: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client can send requests that take minutes, two at a time: a leader must not be elected after them."""
+
+    async def handle(context: Context, request: Request) -> Any:
+        return update_metadata.RESPONSE(error_code=len(request.body.live_brokers))
+
+    monkeypatch.setattr(update_metadata_handler, "handle", handle)
+    broker.dispatch._served[UPDATE_METADATA] = api(UPDATE_METADATA)
+    for _ in range(MAX_THREADS):
+        broker.dispatch._large_requests.acquire_nowait()
+    brokers = [update_metadata.UpdateMetadataBroker(id=number, endpoints=[]) for number in range(6_000)]
+    with trio.fail_after(60):
+        response = await broker.ask(
+            UPDATE_METADATA, 7, controller_id=1, controller_epoch=1, topic_states=[], live_brokers=brokers
+        )
+    assert response.error_code == 6_000

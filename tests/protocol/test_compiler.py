@@ -174,6 +174,21 @@ def test_both_refuse_to_write_what_does_not_fit(member: dict[str, Any], version:
         codec(FLAT, version).to_bytes(value)
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_error_messages_are_cut_to_the_length_of_a_string(version: int) -> None:
+    """They quote names of requests, which may be as long as any string."""
+    refused = Message("Refused", field("error_message", String, nullable=0), versions=(0, 1), flexible=1)
+    longest = "x" * types.MAX_STRING
+    assert refused.parse(codec(refused, version).to_bytes(refused(error_message=longest)), version) == refused(
+        error_message=longest
+    )
+    for long in (f"Group {longest} not found.", "Ж" * types.MAX_STRING):
+        message = refused.parse(codec(refused, version).to_bytes(refused(error_message=long)), version).error_message
+        assert message.endswith("...")
+        assert long.startswith(message.removesuffix("..."))
+        assert types.MAX_STRING - 3 <= len(message.encode()) <= types.MAX_STRING
+
+
 @pytest.mark.parametrize("code", [Int8, types.Int16, Int32, types.Int64, types.UInt16])
 def test_lists_of_numbers_of_every_length(code: Any) -> None:
     """Alone, behind fields of fixed width, and where they may be null: each is emitted in another way."""

@@ -15,7 +15,9 @@ from kbroker.config.endpoints import Endpoint
 from kbroker.controller.changes import BrokerAdded, BrokerRemoved, Change, PartitionsChanged, TopicAdded, TopicRemoved
 from kbroker.controller.cluster.control_requests import LEADER_DURING_DELETE, SECURITY_PROTOCOLS
 from kbroker.controller.image import BrokerRegistration, Image, PartitionState, TopicImage
-from kbroker.names import ZERO_UUID
+from kbroker.errors import Refusal
+from kbroker.names import ZERO_UUID, topic_name_problem
+from kbroker.protocol.error_codes import ErrorCode
 
 __all__ = [
     "TopicUpdate",
@@ -39,7 +41,7 @@ class TopicUpdate:
 
 
 def received_topics(body: Any) -> list[TopicUpdate]:
-    """Returns the topics of a LeaderAndIsr or an UpdateMetadata request, of any version."""
+    """Returns the topics of a LeaderAndIsr or an UpdateMetadata request, of any version. Raises INVALID_REQUEST."""
     topics: dict[str, TopicUpdate] = {}
     live = {broker.id for broker in body.live_brokers} if "live_brokers" in body.__class__.names else set()
     for state in body.ungrouped_partition_states:
@@ -55,6 +57,8 @@ def _add_state(topic: TopicUpdate, state: Any, live: Container[int]) -> None:
     if state.leader == LEADER_DURING_DELETE:
         topic.is_removed = True
         return
+    if state.partition_index < 0:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Partition {state.partition_index} of topic {topic.name}")
     names = state.__class__.names
     topic.has_offline_replicas = "offline_replicas" in names
     # Replicas of dead brokers are left out: when a broker returns, the states of its partitions may not be sent again.
@@ -73,8 +77,17 @@ def _add_state(topic: TopicUpdate, state: Any, live: Container[int]) -> None:
 
 
 def unknown_topics(image: Image, updates: Iterable[TopicUpdate]) -> list[str]:
-    """Returns the names of topics that must be read from the tree before `changes_of_topics`."""
-    return [topic.name for topic in updates if not topic.is_removed and not _is_known(image.topic(topic.name), topic)]
+    """Returns the names of topics that must be read from the tree before `changes_of_topics`.
+
+    A topic whose name no topic can have does not exist: its name may not even be a path of the tree.
+    """
+    return [
+        topic.name
+        for topic in updates
+        if not topic.is_removed
+        and not _is_known(image.topic(topic.name), topic)
+        and topic_name_problem(topic.name) is None
+    ]
 
 
 def _is_known(known: TopicImage | None, update: TopicUpdate) -> bool:
@@ -130,7 +143,10 @@ def _with_known(state: PartitionState, known: PartitionState, *, has_offline_rep
 
 
 def received_brokers(body: Any) -> list[BrokerRegistration]:
-    """Returns the live brokers of an UpdateMetadata request. Their epochs are -1: the request has none."""
+    """Returns the live brokers of an UpdateMetadata request. Their epochs are -1: the request has none.
+
+    Raises INVALID_REQUEST.
+    """
     brokers = []
     for broker in body.live_brokers:
         endpoints = [_endpoint(endpoint) for endpoint in broker.endpoints]
@@ -141,6 +157,8 @@ def received_brokers(body: Any) -> list[BrokerRegistration]:
 
 
 def _endpoint(received: Any) -> Endpoint:
+    if not 0 <= received.security_protocol < len(SECURITY_PROTOCOLS):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown security protocol {received.security_protocol}")
     protocol = SECURITY_PROTOCOLS[received.security_protocol]
     return Endpoint(received.listener or protocol, received.host, received.port, protocol)
 

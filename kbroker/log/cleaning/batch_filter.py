@@ -62,7 +62,7 @@ class BatchFilter:
         self._tick = tick
         self._end_offset = end_offset
         self._now_ms = now_ms
-        self._new_horizon_ms = now_ms + delete_retention_ms
+        self._new_horizon_ms = min(now_ms + delete_retention_ms, _MAX_INT64)
         self._first_mapped = first_mapped_offset
         # A look at a flag costs a tenth of a look at the map, which needs the key.
         self._is_newest = offset_map.flags_of_newest(first_mapped_offset, tick)

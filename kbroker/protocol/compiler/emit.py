@@ -405,6 +405,8 @@ class Encoder:
         encoded = f"{value}.encode()" if isinstance(step, TextStep) else value
         if encoded != data:
             source.line(f"{data} = {encoded}")
+        if step.name.endswith("error_message"):
+            source.line(f"if len({data}) > MAX_STRING: {data} = shortened({data})")
         source.line(f"{length} = len({data}){' + 1' if step.compact else ''}")
         self.length(step, length)
         source.line(f"put({data})")

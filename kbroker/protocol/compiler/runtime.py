@@ -12,6 +12,7 @@ from kbroker.protocol.types import MAX_STRING, unsigned_varint
 __all__ = [
     "FEW",
     "MAX_ELEMENTS",
+    "MAX_STRING",
     "ONE_BYTE",
     "Buffer",
     "few_counted_packs",
@@ -21,6 +22,7 @@ __all__ = [
     "long_text_length",
     "refuse",
     "refuse_uuid",
+    "shortened",
     "skip_tags",
     "varint",
 ]
@@ -99,6 +101,11 @@ def long_text_length(length: int) -> bytes:
     if length > MAX_STRING + 1:
         raise ValueError(f"string of {length - 1} bytes")
     return unsigned_varint(length)
+
+
+def shortened(text: bytes) -> bytes:
+    """Returns the beginning of an error message that quotes a request: quoted strings may be as long as any string."""
+    return text[: MAX_STRING - 3].decode(errors="ignore").encode() + b"..."
 
 
 def refuse_uuid(value: bytes) -> NoReturn:

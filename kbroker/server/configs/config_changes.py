@@ -22,6 +22,7 @@ from kbroker.errors import Refusal, UserError
 from kbroker.names import topic_name_problem
 from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.types import MAX_STRING
 from kbroker.server.configs.broker_loggers import check_change, set_level, unset_level
 from kbroker.server.configs.client_metrics import check_subscription
 from kbroker.server.configs.config_resources import authorization_refusal, resource_type
@@ -160,12 +161,24 @@ def _altered_list(key: ConfigKey[Any] | None, operation: int, name: str, text: s
         verb = ConfigOperation(operation).name
         raise Refusal(ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {name} because its type is not LIST.")
     items = [item for item in (key.default_text or "" if current is None else current).split(",") if item]
-    for item in text.split(","):
-        if operation == ConfigOperation.APPEND and item not in items:
-            items.append(item)
-        elif operation == ConfigOperation.SUBTRACT and item in items:
-            items.remove(item)
-    return ",".join(items)
+    given = text.split(",")
+    if operation == ConfigOperation.SUBTRACT:
+        subtracted = Counter(given)
+        return ",".join(item for item in items if not _take(subtracted, item))
+    present = set(items)
+    value = ",".join([*items, *(item for item in dict.fromkeys(given) if item not in present)])
+    if len(value.encode()) > MAX_STRING:  # no response could show it
+        message = "The configuration value cannot be added because it exceeds the maximum value size of"
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"{message} {MAX_STRING} bytes.")
+    return value
+
+
+def _take(counts: Counter[str], item: str) -> bool:
+    """Counts the item down. Returns whether there was one: an item that is subtracted once is removed once."""
+    if not counts[item]:
+        return False
+    counts[item] -= 1
+    return True
 
 
 def _check_node_id(context: Context, name: str) -> None:

@@ -57,14 +57,18 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 def _owner(request: Request) -> str:
+    return ":".join(_owner_parts(request))
+
+
+def _owner_parts(request: Request) -> tuple[str, str]:
     body = request.body
     if not body.owner_principal_name:
-        return request.principal
-    return f"{body.owner_principal_type or ''}:{body.owner_principal_name}"
+        return split_principal(request.principal)
+    return body.owner_principal_type or "", body.owner_principal_name
 
 
 def _principals(request: Request) -> dict[str, str]:
-    owner_type, owner_name = split_principal(_owner(request))
+    owner_type, owner_name = _owner_parts(request)
     requester_type, requester_name = split_principal(request.principal)
     return {
         "principal_type": owner_type,

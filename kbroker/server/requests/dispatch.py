@@ -76,6 +76,7 @@ class Dispatch:
         self._repeated: dict[int, RepeatedRequests] = {}
         self._interceptor = context.interceptor
         self._large_requests = trio.Semaphore(MAX_THREADS)  # each may take a few hundred megabytes
+        self._large_control_requests = trio.Semaphore(MAX_THREADS)  # of brokers: they never wait for clients
         self._full_collections = FullCollections()
         self.bugs = 0
         self.tallies: dict[tuple[str, int], RequestTally] = {}
@@ -154,8 +155,9 @@ class Dispatch:
         self, connection: Connection, route: Route, frame: memoryview, slot: RequestSlot, began: float
     ) -> None:
         """Handles a large request. Its connection is held until the response is encoded, or the request waits."""
+        limit = self._large_control_requests if route.api.between_brokers else self._large_requests
         try:
-            async with self._large_requests:
+            async with limit:
                 with self._full_collections:
                     work = self._context.thread_work
                     request, has_too_many = await read_large_request(work, route, frame, slot, self._reply_soon)

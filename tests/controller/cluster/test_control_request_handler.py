@@ -150,6 +150,37 @@ def kinds(requests: list[ControlRequest]) -> list[str]:
     return [request.api.name for request in requests]
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\x00b"])
+async def test_a_topic_whose_name_is_no_path_of_the_tree_is_unknown(two: Members, name: str) -> None:
+    broker = two.all[2]
+    topics = led_by(broker, 2, leader_epoch=1, partition_epoch=1)
+    topics[0].topic_name = name
+    body = request(broker, leader_and_isr.REQUEST, topic_states=topics)
+    codes = await broker.member.control_requests.leader_and_isr(body)
+    assert codes == {(name, 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert list(broker.image.topics) == ["t"]
+
+
+async def test_a_negative_partition_is_refused(two: Members) -> None:
+    broker = two.all[2]
+    before = broker.image.topics["t"]
+    topics = led_by(broker, 2, leader_epoch=9, partition_epoch=9)
+    topics[0].partition_states[0].partition_index = -1
+    body = request(broker, leader_and_isr.REQUEST, topic_states=topics)
+    assert await code_of(broker.member.control_requests.leader_and_isr(body)) == ErrorCode.INVALID_REQUEST
+    assert broker.image.topics["t"] == before
+
+
+@pytest.mark.parametrize("protocol", [-1, 4, 32767])
+async def test_a_broker_with_an_unknown_security_protocol_is_refused(two: Members, protocol: int) -> None:
+    broker = two.all[2]
+    endpoint = update_metadata.UpdateMetadataEndpoint(port=9092, host="h", listener="L", security_protocol=protocol)
+    live = [update_metadata.UpdateMetadataBroker(id=3, endpoints=[endpoint])]
+    body = request(broker, update_metadata.REQUEST, live_brokers=live)
+    assert await code_of(broker.member.control_requests.update_metadata(body)) == ErrorCode.INVALID_REQUEST
+    assert sorted(broker.image.brokers) == [1, 2]
+
+
 def test_every_version_that_may_be_sent_carries_the_topics() -> None:
     image = image_of(ORDERS)
     for sent in full_state(image, image.brokers[2], "PLAINTEXT"):

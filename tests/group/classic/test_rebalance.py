@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from kbroker.group.classic.states import GroupState
 from kbroker.protocol.error_codes import ErrorCode
 from tests.group.world import World
@@ -20,6 +24,13 @@ def test_a_new_member_is_given_an_id_first() -> None:
 def test_before_v4_a_new_member_is_taken_at_once() -> None:
     answer = World().join(version=3)
     assert (answer.code, answer.response.member_id, answer.response.leader) == (0, "client-id1", "client-id1")
+
+
+@pytest.mark.parametrize("members", [{"client_id": "Ж" * 16_383}, {"instance_id": "x" * 32_767}])
+def test_the_id_of_a_member_with_a_very_long_name_fits_into_a_string(members: dict[str, Any]) -> None:
+    answer = World().join(version=5, **members)
+    assert answer.response.member_id.endswith("-id1")
+    assert len(answer.response.member_id.encode()) < 32_767
 
 
 def test_the_only_member_leads_and_sees_itself() -> None:

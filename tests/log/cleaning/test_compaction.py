@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -207,6 +208,22 @@ def test_a_tombstone_is_removed_only_after_its_delete_horizon(place: Place) -> N
     assert read_headers(log, 2)[0].base_timestamp == NOW + 1000
     compact_again(NOW + 1000)
     assert [key for _offset, key, _value in pairs_of(log)] == ["b", "other"]
+    log.close()
+
+
+def test_tombstones_can_be_kept_for_ever(place: Place) -> None:
+    """As Kafka's `Long.MAX_VALUE`: no timestamp of a batch is later than that."""
+    latest = (1 << 63) - 1
+    config = replace(BIG, delete_retention_ms=latest)
+    log = filled(place, config, [("a", "1"), ("b", "1")], [("a", None)])
+    compact(log, NOW)
+    append(log, keyed_batch(("other", "x")))
+    seal(log)
+    compact(log, NOW + 10**15)
+    assert (2, "a", None) in pairs_of(log)
+    tombstone = read_headers(log, 2)[0]
+    assert (tombstone.has_delete_horizon, tombstone.base_timestamp) == (True, latest)
+    assert [record.timestamp for record in records_of(log)][:2] == [NOW + 1, NOW]
     log.close()
 
 

@@ -96,6 +96,28 @@ async def test_append_and_subtract_start_from_the_default(broker: HandlerBroker)
     assert await policy_after(SET, "delete") == "delete"
 
 
+async def test_an_item_that_is_subtracted_once_is_removed_once(broker: HandlerBroker) -> None:
+    name = "leader.replication.throttled.replicas"
+    await broker.create_topic("orders", configs={name: "0:1,1:1,0:1,0:1"})
+    assert await change(broker, TOPIC, "orders", (name, APPEND, "2:1,1:1,2:1")) == (0, None)
+    assert broker.image.topics["orders"].configs[name] == "0:1,1:1,0:1,0:1,2:1"
+    assert await change(broker, TOPIC, "orders", (name, SUBTRACT, "0:1,0:1,1:1")) == (0, None)
+    assert broker.image.topics["orders"].configs[name] == "0:1,2:1"
+
+
+async def test_a_list_cannot_grow_beyond_the_length_of_a_string(broker: HandlerBroker) -> None:
+    """DescribeConfigs could not answer with it, nor with any other config of the topic."""
+    name = "leader.replication.throttled.replicas"
+    half, rest = (",".join(f"{number}:{broker_id}" for number in range(3_000)) for broker_id in (1, 2))
+    await broker.create_topic("orders", configs={name: half})
+    code, message = await change(broker, TOPIC, "orders", (name, APPEND, rest))
+    assert code == ErrorCode.INVALID_CONFIG
+    assert message == (
+        "The configuration value cannot be added because it exceeds the maximum value size of 32767 bytes."
+    )
+    assert broker.image.topics["orders"].configs[name] == half
+
+
 async def test_configs_that_are_not_named_keep_their_values(broker: HandlerBroker) -> None:
     await broker.create_topic("orders", configs={"retention.ms": "1", "segment.ms": "2"})
     await change(broker, TOPIC, "orders", ("retention.ms", SET, "3"), ("no.such.thing", DELETE, None))
