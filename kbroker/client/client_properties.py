@@ -35,10 +35,10 @@ _OF_THE_JVM: Final = frozenset(
 
 
 def client_security(properties: Mapping[str, str], *, source: str) -> ConnectionSecurity | None:
-    """Returns what connections need; None for PLAINTEXT. Raises UserError, which begins with `source`.
+    """Returns the settings that connections need; None for PLAINTEXT.
 
-    A password without a protocol that uses it is refused: kbroker must not connect without protection that was asked
-    for.
+    Raises UserError, which begins with `source`, if a property is invalid. So is a password without
+    a protocol that uses it: kbroker must not connect without protection that was asked for.
     """
     protocol = properties.get("security.protocol", _PLAINTEXT).strip().upper()
     if protocol not in SECURITY_PROTOCOLS:

@@ -506,7 +506,7 @@ class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Parses and validates properties. Raises UserError for the first invalid property."""
+        """Parses and validates properties. Raises UserError if one is invalid, and names the first."""
         given = {_ALIASES[name]: text for name, text in properties.items() if name in _ALIASES}
         given |= {normal_name(name): text for name, text in properties.items() if name not in _ALIASES}
         values: dict[str, object] = {}

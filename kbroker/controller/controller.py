@@ -75,7 +75,7 @@ class Controller:
 
     @property
     def image(self) -> Image:
-        """The newest image; each change makes a new object."""
+        """Returns the newest image; each change makes a new object."""
         return self.store.image
 
     def add_listener(self, listener: ImageListener) -> None:

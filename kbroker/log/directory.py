@@ -155,7 +155,7 @@ class DataDirectory:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Partitions that have a directory here, opened or not."""
+        """Returns the partitions that have a directory here, opened or not."""
         return frozenset(self._found)
 
     def __iter__(self) -> Iterator[PartitionLog]:

@@ -161,7 +161,7 @@ class OpenLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset below which every transaction has ended. Never above the high watermark."""
+        """Returns the offset below which every transaction has ended. Never above the high watermark."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
@@ -196,7 +196,7 @@ class OpenLog:
 
         The buffer must not change until then. `is_internal`: written by the broker itself, as transaction markers are.
         Returns CHECK_IN_THREAD if the check takes too long here: use `append_rules.check_at_length`, `stage_checked`.
-        Raises StorageFailure; then this batch and all that are staged and not committed are dropped.
+        Raises StorageFailure if the disk fails: all batches that are not committed, this one included, are dropped.
         """
         rules = self.append_rules
         checked = rules.check_internal(batch, now_ms) if is_internal else rules.check(batch, now_ms)
@@ -252,7 +252,7 @@ class OpenLog:
         )
 
     def commit(self) -> None:
-        """Writes the staged batches. Raises StorageFailure; then the log is as it was before the first of them."""
+        """Writes the staged batches. Raises StorageFailure if a write fails: then no batch of them is in the log."""
         staging = self._staging
         size = staging.size_bytes
         if not size:

@@ -132,7 +132,7 @@ def check_records(
     """Checks the decompressed records of a client's batch: fields, count, offsets without gaps.
 
     Optionally requires keys (compacted topics) and timestamps between two bounds. `validate_batch` checks header and
-    CRC. Raises InvalidBatch. If only the offset deltas are wrong, raises MisplacedRecords.
+    CRC. Raises InvalidBatch if a record is invalid, MisplacedRecords if only offset deltas are wrong.
     """
     check = RecordsCheck(data, header.record_count)
     while not check.step(_RECORDS_PER_STEP):

@@ -227,7 +227,7 @@ class LogDirs:
     # Opening and deleting logs
 
     def open_log(self, topic: TopicImage, index: int, config: LogConfig) -> tuple[PartitionLog, StorageGate]:
-        """Opens the log of a partition, or creates it. Raises StorageFailure."""
+        """Opens the log of a partition, or creates it. Raises StorageFailure if its directory is offline or full."""
         key = (topic.name, index)
         if key in self._contested:
             self._delete_contested(topic, index)
@@ -283,7 +283,7 @@ class LogDirs:
 
     @property
     def found(self) -> Mapping[TopicPartition, DataDirectory]:
-        """The directory of each log, open or not."""
+        """Returns the directory of each log, open or not."""
         return self._directory_of
 
     def rename_stray(self, topic: str, index: int) -> None:
@@ -329,7 +329,7 @@ class LogDirs:
                         logger.error("Could not write the checkpoints of %s; retrying later: %s", gate.path, failure)
 
     async def checkpoint_cleaner(self, directory: DataDirectory) -> None:
-        """Writes the offsets up to which the logs of a directory are compacted. Raises StorageFailure."""
+        """Writes up to which offsets the logs of a directory are compacted. Raises StorageFailure if the disk fails."""
         async with self._checkpointing:
             if checkpoint := directory.checkpoints.collect_cleaner_offsets(directory.logs):
                 await trio.to_thread.run_sync(directory.checkpoints.write, checkpoint)

@@ -43,7 +43,7 @@ class TransactionShard:
     # The log
 
     def replay(self, records: Iterable[KeyAndValue]) -> None:
-        """Replays records. Raises UnreadableTransaction: then this record and the following ones have no effect."""
+        """Replays records. Raises UnreadableTransaction if one is malformed: it and the later ones have no effect."""
         for key, value in records:
             transactional_id = read_key(key)
             if value is None:

@@ -250,7 +250,7 @@ def export_offsets(group: str, file_format: str, topics: Sequence[tuple[str, lis
 
         offsets = await group_offsets(cluster, group)
         if not offsets:
-            # Raises NoSuchGroup: OffsetFetch answers without an error for a group that does not exist.
+            # Raises NoSuchGroup if there is no such group: OffsetFetch answers without an error then.
             await describe_group(cluster, group)
         kept = {
             name: {

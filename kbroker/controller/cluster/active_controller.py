@@ -235,7 +235,7 @@ class ActiveController:
         pending_deletions = set(marked if self._controller.may_delete_topics else ())
         known = self._store.image.topics
         removed = [topic for name, topic in known.items() if name not in names]
-        # First, because it sets the watches: what is written after the reads below makes a new event.
+        # First, because it sets the watches: a write after the reads below makes a new event.
         written = await self._written_elsewhere(names.difference(pending_deletions))
         added, without_id = await read_named_topics(
             self._tree, sorted(names.difference(known, pending_deletions)), self._random_bytes

@@ -139,7 +139,10 @@ class ControllerLink:
         *,
         timeout_s: float = _TIMEOUT_SECONDS,
     ) -> Any | None:
-        """Returns the response, or None if this broker is the controller. Raises Refusal after `timeout_s`."""
+        """Returns the response, or None if this broker is the controller.
+
+        Raises Refusal if the controller has not answered within `timeout_s`.
+        """
         problem = "The controller is not available."
         with trio.move_on_after(timeout_s):
             while not self._controller.store.is_active:

@@ -139,7 +139,7 @@ class ConsumerGroup:
     # Heartbeats
 
     def heartbeat(self, request: HeartbeatRequest, draft: Draft, now: Now, result: GroupResult) -> None:
-        """Handles a heartbeat that is not a leave. Raises Refusal, and then has changed nothing."""
+        """Handles a heartbeat that is not a leave. Raises Refusal if it is invalid, and then changes nothing."""
         body, state = request.body, draft.state
         member_id: str = body.member_id
         if len(state.members) >= self._config.consumer_max_size and member_id not in state.members:
@@ -386,7 +386,7 @@ class ConsumerGroup:
     # Leaving
 
     def leave(self, body: Any, draft: Draft) -> Any:
-        """Handles the heartbeat of a member that leaves. Raises Refusal, and then has changed nothing."""
+        """Handles the heartbeat of a member that leaves. Raises Refusal if it is invalid, and then changes nothing."""
         state = draft.state
         member_id, instance_id = body.member_id, body.instance_id
         if instance_id is not None:

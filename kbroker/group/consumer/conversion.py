@@ -37,7 +37,7 @@ def can_downgrade(state: ConsumerGroupState, config: GroupCoordinatorConfig) -> 
 def to_consumer(group: ClassicGroup, topics: TopicSource, records: list[KeyAndValue]) -> ConsumerGroupState:
     """Adds the records of the upgrade, and returns the state that they lead to.
 
-    Raises MalformedConsumerProtocol for invalid member metadata, and then has added nothing.
+    Raises MalformedConsumerProtocol if the metadata of a member is invalid, and then has added nothing.
     """
     converted = [_to_consumer_member(member, group.protocol, topics) for member in group.roster.by_id.values()]
     records.append(group_tombstone(group.group_id))

@@ -246,7 +246,7 @@ class Segment:
             self.first_timestamp = max_timestamp
 
     def write(self, buffers: Sequence[ReadBuffer], size: int) -> None:
-        """Appends `size` bytes. Raises StorageFailure; then a short write was truncated and the file is unchanged."""
+        """Appends `size` bytes. Raises StorageFailure if the write fails: the file is then as it was before."""
         file = self.file
         handle = file.handle
         if handle is None:
