@@ -65,7 +65,7 @@ def _tls(properties: Mapping[str, str], protocol: str, source: str) -> ClientTls
         if name not in SECURITY_CONFIGS or not SECURITY_CONFIGS[name].has_effect:
             raise UserError(f"{source}: {name} is set, but kbroker does not support it")
     try:
-        return ClientTls(listener_config(configs, "", protocol))
+        return ClientTls(listener_config(configs, "", security_protocol=protocol))
     except UserError as problem:
         raise UserError(f"{source}: {problem}") from None
 
@@ -83,4 +83,6 @@ def _login(properties: Mapping[str, str], source: str) -> ClientLogin:
         raise UserError(f"{source}: sasl.oauthbearer.token is missing")
     if "sasl.username" not in properties or "sasl.password" not in properties:
         raise UserError(f"{source}: sasl.username and sasl.password are needed, or sasl.jaas.config")
-    return login_of_user(mechanism, properties["sasl.username"], properties["sasl.password"], source=source)
+    return login_of_user(
+        mechanism, user=properties["sasl.username"], password=properties["sasl.password"], source=source
+    )

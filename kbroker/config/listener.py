@@ -107,7 +107,7 @@ def parse_security_configs(texts: Mapping[str, str], *, prefix: str = "") -> dic
 
 
 def listener_config(
-    texts: Mapping[str, str], name: str, security_protocol: str, mechanism: str | None = None
+    texts: Mapping[str, str], name: str, *, security_protocol: str, mechanism: str | None = None
 ) -> ListenerConfig:
     """Returns the configs of a listener. The names in `texts` are those that `normal_name` returns.
 

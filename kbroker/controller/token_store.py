@@ -136,7 +136,7 @@ class TokenStore:
         """Renews a token. Returns the new expiry in ms since the epoch. Raises Refusal if it may not be renewed."""
 
         def renewed(token: DelegationToken | None) -> DelegationToken:
-            return self._rules.renew(_existing(token), principal, period_ms, self._clock.now_ms())
+            return self._rules.renew(_existing(token), principal, period_ms=period_ms, now_ms=self._clock.now_ms())
 
         token = await self._update(self._id_of(hmac), renewed)
         assert token is not None
@@ -149,7 +149,7 @@ class TokenStore:
         """
 
         def expired(token: DelegationToken | None) -> DelegationToken | None:
-            return self._rules.expire(_existing(token), principal, period_ms, self._clock.now_ms())
+            return self._rules.expire(_existing(token), principal, period_ms=period_ms, now_ms=self._clock.now_ms())
 
         token = await self._update(self._id_of(hmac), expired)
         return self._clock.now_ms() if token is None else token.expiry_ms

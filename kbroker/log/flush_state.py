@@ -73,7 +73,7 @@ class FlushState:
             self._job.release()
             self._job = None
 
-    def complete(self, job: FlushJob, now_ms: int, truncations: int) -> bool:
+    def complete(self, job: FlushJob, *, now_ms: int, truncations: int) -> bool:
         """Ends the running job. Returns whether it succeeded and the log was not truncated while it ran."""
         assert job is self._job
         self._job = None

@@ -45,7 +45,7 @@ class ClientLogin:
     """Returns the client side of a new exchange."""
 
 
-def login_of_user(mechanism: str, user: str, password: str, *, source: str, is_token: bool = False) -> ClientLogin:
+def login_of_user(mechanism: str, *, user: str, password: str, source: str, is_token: bool = False) -> ClientLogin:
     """Returns a login with PLAIN or SCRAM. Raises UserError, which begins with `source`, if the mechanism is another.
 
     `is_token`: `user` is the id of a delegation token, and `password` its HMAC in base64.
@@ -83,7 +83,7 @@ def login_of_jaas(mechanism: str, text: str, *, source: str) -> ClientLogin:
     if user is None or password is None:
         raise UserError(f"{source}: username and password are needed to log in")
     is_token = module.options.get("tokenauth", "").lower() == "true"
-    return login_of_user(mechanism, user, password, source=source, is_token=is_token)
+    return login_of_user(mechanism, user=user, password=password, source=source, is_token=is_token)
 
 
 def token_file(url: str | None, *, source: str) -> str:

@@ -86,7 +86,7 @@ def _only(modules: list[LoginModule], source: str) -> LoginModule:
     return modules[0]
 
 
-def parse_jaas_section(text: str, section: str, *, source: str) -> LoginModule:
+def parse_jaas_section(text: str, *, section: str, source: str) -> LoginModule:
     """Parses the only login module of a section of a JAAS file: `Client { <module> required key="value"; };`.
 
     Raises UserError if the text is malformed. The message names `source` and never a value.

@@ -364,8 +364,8 @@ class _Broker:
     ) -> Listener:
         name, host, port, protocol = endpoint
         if protocol == "PLAINTEXT":
-            return server.listen(name, host, port)
-        return server.listen(name, host, port, tls=self._tls.get(name), begin_login=begin_login)
+            return server.listen(name, host=host, port=port)
+        return server.listen(name, host=host, port=port, tls=self._tls.get(name), begin_login=begin_login)
 
     async def _rename_strays(self, member: ClusterMember) -> None:
         """Renames the logs that this broker does not have any more: it was down when they were deleted or moved."""

@@ -235,7 +235,7 @@ class TransactionShard:
         current = self.transactions.get(transactional_id)
         return current is not None and current.state is _ONGOING
 
-    def expire(self, now_ms: int, expiration_ms: int) -> Iterator[KeyAndValue]:
+    def expire(self, *, now_ms: int, expiration_ms: int) -> Iterator[KeyAndValue]:
         """Yields the tombstones of ids without an open transaction that were not updated for `expiration_ms`."""
         for transactional_id, transaction in self.transactions.items():
             is_idle = transaction.state is _EMPTY or transaction.state in COMPLETE

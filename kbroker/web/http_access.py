@@ -92,7 +92,7 @@ def http_access(config: BrokerConfig) -> HttpAccess:
 
 def _tls(config: BrokerConfig) -> ssl.SSLContext | None:
     # With the rules of SASL_SSL: ssl.client.auth without prefix is meant for Kafka's listeners, not for these.
-    tls_config = listener_config(config.texts, LISTENER, "SASL_SSL")
+    tls_config = listener_config(config.texts, LISTENER, security_protocol="SASL_SSL")
     if config.kbroker_metrics_security_protocol == "PLAINTEXT":
         if tls_config.ssl_client_auth != "none":
             raise UserError(

@@ -331,7 +331,7 @@ def delete_offsets(
         for name, numbers in topics:
             topic = await cluster.topic(name)
             wanted = [topic.partition(number).number for number in numbers] or range(len(topic.partitions))
-            codes = await send_deletion(cluster, group, name, wanted)
+            codes = await send_deletion(cluster, group=group, topic=name, partitions=wanted)
             rows += [(name, number, code.name) for number, code in sorted(codes.items())]
         return rows
 

@@ -146,7 +146,7 @@ def _value(schema: Any, **fields: Any) -> bytes:
     return _VERSION_0 + codec(schema, 0).to_bytes(schema(**fields))
 
 
-def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> KeyAndValue:
+def epoch_record(group_id: str, *, epoch: int, metadata_hash: int) -> KeyAndValue:
     value = _value(schemas.CONSUMER_GROUP_METADATA_VALUE, epoch=epoch, metadata_hash=metadata_hash)
     return _key(GROUP, group_id), value
 

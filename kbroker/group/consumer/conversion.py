@@ -45,7 +45,7 @@ def to_consumer(group: ClassicGroup, topics: TopicSource, records: list[KeyAndVa
     generation = group.generation
     for member_id, member, _ in converted:
         draft.set_member(member_id, member)
-    draft.set_epoch(generation, 0)
+    draft.set_epoch(epoch=generation, metadata_hash=0)
     for member_id, _, assigned in converted:
         draft.set_target(member_id, assigned)
     draft.set_target_epoch(generation)

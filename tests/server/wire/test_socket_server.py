@@ -76,7 +76,7 @@ async def running(portable: bool, **limits: int) -> AsyncIterator[Running]:
     handler = ToyHandler()
     network = Network(handler, ConnectionLimits(poison_buffers=True, **limits), SystemClock())  # type: ignore[arg-type]
     server = SocketServer(network, portable=portable)
-    listener = server.listen("PLAINTEXT", "127.0.0.1", 0)
+    listener = server.listen("PLAINTEXT", host="127.0.0.1", port=0)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

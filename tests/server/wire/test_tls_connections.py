@@ -124,7 +124,7 @@ async def running(
     handler = ToyHandler()
     network = Network(handler, ConnectionLimits(poison_buffers=True, **limits), SystemClock())  # type: ignore[arg-type]
     server = SocketServer(network, portable=portable)
-    listener = server.listen("SSL", "127.0.0.1", 0, tls=tls)
+    listener = server.listen("SSL", host="127.0.0.1", port=0, tls=tls)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
