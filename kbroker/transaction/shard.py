@@ -205,7 +205,7 @@ class TransactionShard:
         current = self.transactions[transactional_id]
         _, completed = _outcome(current.state is TransactionState.PREPARE_COMMIT)
         updated = _entered(current, completed, now_ms, partitions=_NO_PARTITIONS)
-        if current.next_producer_id != NO_ID:
+        if current.next_producer_id != NO_ID:  # the epochs of the old id were exhausted when the transaction ended
             updated = updated._replace(
                 producer_id=current.next_producer_id,
                 producer_epoch=0,
