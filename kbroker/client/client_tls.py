@@ -39,7 +39,7 @@ class ClientTls:
 
 
 def tls_problem(failure: BaseException) -> str | None:
-    """Returns why TLS has broken a stream, or None if something else has."""
+    """Returns the reason if TLS has broken a stream; None after any other failure."""
     cause = failure.__cause__ or failure.__context__
     if not isinstance(cause, ssl.SSLError) or isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return None

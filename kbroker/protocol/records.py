@@ -164,7 +164,7 @@ def _check_each(
     latest_timestamp: int | None,
     pause: Pause | None,
 ) -> RecordsSummary:
-    """Looks at each record by itself: one breaks a rule and must be named, or its timestamp exceeds 64 bits."""
+    """Checks each record by itself, to name the one that breaks a rule or has a timestamp of more than 64 bits."""
     cursor = RecordCursor(data)
     max_timestamp, index_of_max_timestamp = NO_TIMESTAMP, -1
     errors: list[tuple[int, str]] = []
