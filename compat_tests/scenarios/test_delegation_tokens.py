@@ -94,7 +94,7 @@ class TokenClient(RawClient):
     def log_in_with(self, token_id: str, secret: bytes, mechanism: str) -> Any:
         """Returns the last response."""
         password = base64.b64encode(secret).decode()
-        exchange = login_of_user(mechanism, token_id, password, source="test", is_token=True).start()
+        exchange = login_of_user(mechanism, user=token_id, password=password, source="test", is_token=True).start()
         assert self.ask("SaslHandshake", 1, mechanism=mechanism).error_code == 0
         token: bytes | None = exchange.first_token()
         while True:

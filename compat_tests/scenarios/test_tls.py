@@ -114,7 +114,7 @@ def test_librdkafka_with_and_without_a_certificate(secured: SecuredBroker, topic
 
 def test_librdkafka_with_another_authority(secured: SecuredBroker) -> None:
     error = first_error(librdkafka(secured.open, secured.other))
-    assert error.code() == KafkaError._SSL
+    assert error.code() in (KafkaError._TRANSPORT, KafkaError._SSL)  # which one depends on the time of the alert
     assert "certificate verify failed" in error.str()
 
 

@@ -40,7 +40,7 @@ class GroupReport(NamedTuple):
 
     @property
     def title(self) -> str:
-        """One line: type, state, member count, assignor and coordinator of the group."""
+        """Returns one line: type, state, member count, assignor and coordinator of the group."""
         group = self.group
         kind = group.group_type if group.protocol_type in ("", "consumer") else f"{group.protocol_type}, classic"
         facts = [f"{kind} group", group.state, pluralize(len(group.members), "member")]

@@ -99,7 +99,7 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the commands for each of Kafka's scripts: by these names people look for them."""
+        """Writes the commands for each of Kafka's scripts: people search by these names."""
         from kbroker.cli.kafka_scripts import commands_for, script_names
 
         with formatter.section("Kafka's scripts"):

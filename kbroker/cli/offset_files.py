@@ -45,7 +45,7 @@ def write_offsets(file_format: str, group: str, offsets: CommittedOffsets) -> st
 
 
 def read_offsets(text: str, group: str) -> Offsets:
-    """Detects the format and reads the offsets; skips lines of other groups. Raises UserError with the invalid line."""
+    """Detects the format and reads the offsets; skips lines of other groups. Raises UserError if a line is invalid."""
     return _read_json(text) if text.lstrip().startswith(("{", "[")) else _read_csv(text, group)
 
 

@@ -55,7 +55,7 @@ class PipelineMetrics:
 
 
 def metrics_server(metrics: PipelineMetrics) -> HttpServer:
-    """Returns the server. With KBROKER_METRICS_TOKEN, /metrics needs this token. Raises UserError for a bad token."""
+    """Returns the server. With KBROKER_METRICS_TOKEN, /metrics needs this token. Raises UserError if it is bad."""
 
     async def show_metrics() -> HttpResponse:
         return HttpResponse(200, metrics.read(), CONTENT_TYPE)

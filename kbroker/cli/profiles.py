@@ -103,7 +103,7 @@ def _security(table: TomlTable) -> dict[str, str]:
 
 
 def _ssl(table: TomlTable) -> dict[str, str]:
-    """Returns the properties of TLS, under Kafka's names. Whoever uses them refuses unknown names."""
+    """Returns the properties of TLS, under Kafka's names. The code that uses them refuses unknown names."""
     if "ssl" not in table:
         return {}
     return dict(_ssl_property(table, name, value) for name, value in _flatten("ssl", table.value("ssl")))

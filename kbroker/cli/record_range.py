@@ -21,7 +21,7 @@ class RecordRange(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Number of offsets. A compacted topic has fewer records."""
+        """Returns the number of offsets. A compacted topic has fewer records."""
         return sum(max(self.ends[number] - start, 0) for number, start in self.starts.items())
 
 

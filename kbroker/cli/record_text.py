@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _JSON_FIELDS: Final = dict.fromkeys(("key", "value", "headers", "partition", "timestamp", "topic", "offset"))
-"""In the order of the error message. Topic and offset, which `consume --json` writes, are ignored."""
+"""Fields in the order of the error message. Topic and offset, which `consume --json` writes, are ignored."""
 
 _Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -149,14 +149,14 @@ class Decoders(NamedTuple):
     value: str = "text"
 
     def as_json(self, record: Any) -> tuple[Any, Any]:
-        """Returns key and value as JSON. Raises UndecodableRecord."""
+        """Returns key and value as JSON. Raises UndecodableRecord if one of them cannot be decoded."""
         return (
             _decode(self.key, "key", record.key, record.offset),
             _decode(self.value, "value", record.value, record.offset),
         )
 
     def as_text(self, record: Any) -> Any:
-        """Returns the record with key and value as text. Raises UndecodableRecord."""
+        """Returns the record with key and value as text. Raises UndecodableRecord if one of them cannot be decoded."""
         if self == PLAIN:
             return record
         key, value = self.as_json(record)
@@ -183,7 +183,7 @@ def _text_of(name: str, content: bytes | None, decoded: Any) -> bytes | None:
 
 
 def record_to_json(topic: str, partition: int, record: Any, decoders: Decoders = PLAIN) -> dict[str, Any]:
-    """Raises UndecodableRecord."""
+    """Returns the fields of a record. Raises UndecodableRecord if key or value cannot be decoded."""
     key, value = decoders.as_json(record)
     return {
         "topic": topic,
@@ -238,7 +238,7 @@ _FIELDS: Final[dict[str, Part]] = {
 def compile_template(text: str) -> Part:
     r"""Returns a function that formats a record. Replaces `{value}` and the other fields, `\n`, `\t`, `\r`, `\0`, `\\`.
 
-    Raises ValueError for an unknown field.
+    Raises ValueError if a field is unknown.
     """
     parts: list[Part] = []
     for name, escape, plain, lone in _TOKEN.findall(text):

@@ -35,10 +35,10 @@ _OF_THE_JVM: Final = frozenset(
 
 
 def client_security(properties: Mapping[str, str], *, source: str) -> ConnectionSecurity | None:
-    """Returns what connections need; None for PLAINTEXT. Raises UserError, which begins with `source`.
+    """Returns the settings that connections need; None for PLAINTEXT.
 
-    A password without a protocol that uses it is refused: kbroker must not connect without protection that was asked
-    for.
+    Raises UserError, which begins with `source`, if a property is invalid. So is a password without
+    a protocol that uses it: kbroker must not connect without protection that was asked for.
     """
     protocol = properties.get("security.protocol", _PLAINTEXT).strip().upper()
     if protocol not in SECURITY_PROTOCOLS:
@@ -65,7 +65,7 @@ def _tls(properties: Mapping[str, str], protocol: str, source: str) -> ClientTls
         if name not in SECURITY_CONFIGS or not SECURITY_CONFIGS[name].has_effect:
             raise UserError(f"{source}: {name} is set, but kbroker does not support it")
     try:
-        return ClientTls(listener_config(configs, "", protocol))
+        return ClientTls(listener_config(configs, "", security_protocol=protocol))
     except UserError as problem:
         raise UserError(f"{source}: {problem}") from None
 
@@ -83,4 +83,6 @@ def _login(properties: Mapping[str, str], source: str) -> ClientLogin:
         raise UserError(f"{source}: sasl.oauthbearer.token is missing")
     if "sasl.username" not in properties or "sasl.password" not in properties:
         raise UserError(f"{source}: sasl.username and sasl.password are needed, or sasl.jaas.config")
-    return login_of_user(mechanism, properties["sasl.username"], properties["sasl.password"], source=source)
+    return login_of_user(
+        mechanism, user=properties["sasl.username"], password=properties["sasl.password"], source=source
+    )

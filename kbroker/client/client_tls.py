@@ -22,11 +22,11 @@ class ClientTls:
         self._context = client_context(config)
 
     def reload(self, config: ListenerConfig) -> None:
-        """Uses other configs for new connections. Raises UserError and keeps the old ones if they cannot be used."""
+        """Uses other configs for new connections. Raises UserError if they cannot be used, and keeps the old ones."""
         self._context = client_context(config)
 
     async def secure(self, stream: trio.abc.Stream, address: Address) -> trio.SSLStream[trio.abc.Stream]:
-        """Returns a stream with TLS over `stream`, once the broker is verified. Raises HandshakeFailed.
+        """Returns a stream with TLS over `stream`, once the broker is verified. Raises HandshakeFailed if it is not.
 
         After a failure the caller closes `stream`.
         """
@@ -39,7 +39,7 @@ class ClientTls:
 
 
 def tls_problem(failure: BaseException) -> str | None:
-    """Returns why TLS has broken a stream, or None if something else has."""
+    """Returns the reason if TLS has broken a stream; None after any other failure."""
     cause = failure.__cause__ or failure.__context__
     if not isinstance(cause, ssl.SSLError) or isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return None

@@ -138,7 +138,7 @@ class Cluster:
     async def any_connection(self) -> BrokerConnection:
         """Returns an open connection, or connects to the first address that answers.
 
-        Raises the first failure if none does.
+        Raises the first failure if no broker does.
         """
         for connection in self._connections.values():
             if connection.is_open:

@@ -129,7 +129,10 @@ class BrokerConnection:
     # Login
 
     async def log_in(self, login: ClientLogin, timeout_s: float = REQUEST_SECONDS) -> None:
-        """Logs in with SASL, and again during a later request, before the session ends. Raises LoginFailed."""
+        """Logs in with SASL, and again during a later request, before the session ends.
+
+        Raises LoginFailed if the broker refuses the login.
+        """
         with self._ending_on_failure(timeout_s):
             async with self._sending:
                 await self._log_in(login)

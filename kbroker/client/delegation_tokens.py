@@ -40,7 +40,7 @@ class IssuedToken(NamedTuple):
 async def create_token(
     cluster: Cluster, *, owner: str | None = None, renewers: Sequence[str] = (), lifetime_ms: int = -1
 ) -> IssuedToken:
-    """Creates a token. `owner`: None for the user of this client. Raises BrokerRefusal."""
+    """Creates a token. `owner`: None for the user of this client. Raises BrokerRefusal if it is refused."""
     from kbroker.protocol.messages.create_delegation_token import CreatableRenewers
 
     owner_type, owner_name = (None, None) if owner is None else split_principal(owner)
@@ -70,7 +70,10 @@ async def create_token(
 
 
 async def describe_tokens(cluster: Cluster, owners: Iterable[str] | None = None) -> list[IssuedToken]:
-    """Returns the tokens that this client may see: those of some owners and renewers, or all. Raises BrokerRefusal."""
+    """Returns the tokens that this client may see: those of some owners and renewers, or all.
+
+    Raises BrokerRefusal if the request is refused.
+    """
     from kbroker.protocol.messages.describe_delegation_token import DescribeDelegationTokenOwner
 
     wanted = None
@@ -84,14 +87,20 @@ async def describe_tokens(cluster: Cluster, owners: Iterable[str] | None = None)
 
 
 async def renew_token(cluster: Cluster, issued: IssuedToken, period_ms: int = -1) -> int:
-    """Returns the new expiry in ms since the epoch. A negative period means the broker's. Raises BrokerRefusal."""
+    """Returns the new expiry in ms since the epoch. A negative period means the broker's.
+
+    Raises BrokerRefusal if the request is refused.
+    """
     subject = f"delegation token {issued.token.token_id}"
     response = await _ask(cluster, RENEW_DELEGATION_TOKEN, subject, hmac=issued.hmac, renew_period_ms=period_ms)
     return int(response.expiry_timestamp_ms)
 
 
 async def expire_token(cluster: Cluster, issued: IssuedToken, period_ms: int = -1) -> int:
-    """Returns the new expiry in ms since the epoch. A negative period deletes the token. Raises BrokerRefusal."""
+    """Returns the new expiry in ms since the epoch. A negative period deletes the token.
+
+    Raises BrokerRefusal if the request is refused.
+    """
     subject = f"delegation token {issued.token.token_id}"
     response = await _ask(cluster, EXPIRE_DELEGATION_TOKEN, subject, hmac=issued.hmac, expiry_time_period_ms=period_ms)
     return int(response.expiry_timestamp_ms)

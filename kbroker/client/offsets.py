@@ -96,7 +96,7 @@ async def group_offsets(cluster: Cluster, group: str) -> dict[str, dict[int, Gro
     return await _fetch_offsets(cluster, group, None)
 
 
-async def committed_offsets(cluster: Cluster, group: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+async def committed_offsets(cluster: Cluster, *, group: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
     """Returns partition -> committed offset. Partitions without a committed offset are left out."""
     found = await _fetch_offsets(cluster, group, {topic: list(partitions)})
     return {index: committed.offset for index, committed in found.get(topic, {}).items()}
@@ -140,14 +140,16 @@ async def _fetch_offsets(
     return offsets
 
 
-async def commit_offsets(cluster: Cluster, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+async def commit_offsets(cluster: Cluster, *, group: str, topic: str, offsets: Mapping[int, int]) -> None:
     """Commits offsets without joining the group. Raises BrokerRefusal if the group has active members."""
     await commit_group_offsets(
         cluster, group, {topic: {index: GroupOffset(offset) for index, offset in offsets.items()}}
     )
 
 
-async def delete_offsets(cluster: Cluster, group: str, topic: str, partitions: Iterable[int]) -> dict[int, ErrorCode]:
+async def delete_offsets(
+    cluster: Cluster, *, group: str, topic: str, partitions: Iterable[int]
+) -> dict[int, ErrorCode]:
     """Deletes the committed offsets of partitions. Returns partition -> error code.
 
     GROUP_SUBSCRIBED_TO_TOPIC: a member of the group reads the topic.

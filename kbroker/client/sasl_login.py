@@ -27,7 +27,10 @@ Ask = Callable[[Api, int, dict[str, Any]], Awaitable[Any]]
 
 
 async def log_in(address: Address, login: ClientLogin, ask: Ask) -> int:
-    """Logs in. Returns the lifetime of the session in ms; 0: it has no end. Raises LoginFailed."""
+    """Logs in. Returns the lifetime of the session in ms; 0: it has no end.
+
+    Raises LoginFailed if the broker refuses the login, or cannot prove that it knows the password.
+    """
     handshake = await ask(SASL_HANDSHAKE, 1, {"mechanism": login.mechanism})
     if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         enabled = ", ".join(printable(name) for name in handshake.mechanisms)

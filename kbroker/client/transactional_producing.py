@@ -143,7 +143,7 @@ class TransactionalProducer:
         self._sequences: dict[tuple[str, int], int] = {}
         self._added: set[tuple[str, int]] = set()
 
-    def take_sequence(self, topic: str, partition: int, record_count: int) -> int:
+    def take_sequence(self, topic: str, partition: int, *, record_count: int) -> int:
         """Returns the base sequence of the next batch of a partition."""
         key = (topic, partition)
         sequence = self._sequences.get(key, 0)

@@ -29,7 +29,7 @@ class AuthorizerConfig(NamedTuple):
 
 
 def authorizer_config(config: BrokerConfig) -> AuthorizerConfig | None:
-    """Returns None if no authorizer is configured. Raises UserError for a class that kbroker does not have."""
+    """Returns None if no authorizer is configured. Raises UserError if kbroker does not have its class."""
     name = config.authorizer_class_name.strip()
     if not name:
         return None

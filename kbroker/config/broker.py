@@ -506,7 +506,7 @@ class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Parses and validates properties. Raises UserError for the first invalid property."""
+        """Parses and validates properties. Raises UserError if one is invalid, and names the first."""
         given = {_ALIASES[name]: text for name, text in properties.items() if name in _ALIASES}
         given |= {normal_name(name): text for name, text in properties.items() if name not in _ALIASES}
         values: dict[str, object] = {}
@@ -517,7 +517,7 @@ class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig)
                 except ValueError as problem:
                     raise UserError(str(problem)) from None
         config = cls(values, given)
-        config.set_dynamic({}, {})
+        config.set_dynamic(own={}, defaults={})
         config.__dict__["endpoints"] = listener_endpoints(config)
         config.__dict__["warnings"] = (*filter(None, map(_warning, given)), *_listener_warnings(config))
         config.__dict__["advertised_endpoints"] = advertised_endpoints(config)
@@ -555,9 +555,9 @@ class BrokerConfig(TlsConfig, SaslConfig, ZooKeeperConfig, InactiveBrokerConfig)
         """
         protocols = {endpoint.name: endpoint.security_protocol for endpoint in self.endpoints}
         texts = {**self.texts, **(self.dynamic_texts if dynamic is None else dynamic)}
-        return listener_config(texts, name, protocols[name], mechanism)
+        return listener_config(texts, name, security_protocol=protocols[name], mechanism=mechanism)
 
-    def set_dynamic(self, own: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+    def set_dynamic(self, *, own: Mapping[str, str], defaults: Mapping[str, str]) -> None:
         """Replaces the dynamic configs of this broker (`own`) and of the cluster (`defaults`).
 
         Changes values in place: all parts of the broker share this object and read the new values from now on. Skips

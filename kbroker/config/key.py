@@ -164,7 +164,7 @@ class Password:
 
 
 class InvalidValue(ValueError):
-    """The text is no valid value of a config. The message is one line for a user."""
+    """The text is not a valid value of a config. The message is one line for a user."""
 
     def __init__(self, name: str, text: str, problem: str, reason: str) -> None:
         """`problem`: the end of a sentence ("must be at least 1"). `reason`: a sentence of Kafka."""

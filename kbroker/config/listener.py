@@ -92,7 +92,7 @@ def normal_name(name: str) -> str:
 
 
 def parse_security_configs(texts: Mapping[str, str], *, prefix: str = "") -> dict[str, object]:
-    """Returns the typed values of the configs of TLS and SASL in `texts`. Raises UserError for an invalid one.
+    """Returns the typed values of the configs of TLS and SASL in `texts`. Raises UserError if one is invalid.
 
     `prefix` is put before the name in the error.
     """
@@ -107,11 +107,11 @@ def parse_security_configs(texts: Mapping[str, str], *, prefix: str = "") -> dic
 
 
 def listener_config(
-    texts: Mapping[str, str], name: str, security_protocol: str, mechanism: str | None = None
+    texts: Mapping[str, str], name: str, *, security_protocol: str, mechanism: str | None = None
 ) -> ListenerConfig:
     """Returns the configs of a listener. The names in `texts` are those that `normal_name` returns.
 
-    `mechanism`: applies the configs of a SASL mechanism too. Raises UserError for an invalid value.
+    `mechanism`: applies the configs of a SASL mechanism too. Raises UserError if a value is invalid.
     """
     prefix = f"listener.name.{name.lower()}."
     own = _with_prefix(texts, prefix)

@@ -38,7 +38,7 @@ _HARMLESS: Final = frozenset(
 
 
 def check_supported(config: BrokerConfig) -> None:
-    """Raises UserError for the first property that asks for missing security, or for a KRaft quorum."""
+    """Raises UserError if a property asks for security that kbroker lacks, or for a KRaft quorum."""
     for name, text in config.texts.items():
         if not _is_supported(name, text):
             raise UserError(
@@ -68,7 +68,7 @@ def _is_supported(name: str, text: str) -> bool:
 
 
 def _check_quorum(config: BrokerConfig) -> None:
-    """Raises UserError unless this node is the whole KRaft cluster. Then these configs have no further effect."""
+    """Raises UserError if the KRaft cluster has other nodes. Otherwise these configs have no further effect."""
     voters = _names(config, "controller.quorum.voters")
     for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
         if len(members := _names(config, name)) > 1:

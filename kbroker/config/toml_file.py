@@ -190,7 +190,7 @@ class TomlTable:
         return self._values[key]
 
     def end(self) -> None:
-        """Raises UserError for the first key that no getter asked for."""
+        """Raises UserError, which names the first one, if the file has keys that no getter asked for."""
         for key in self._values:
             if key not in self._asked:
                 hint = f"; known here: {', '.join(sorted(self._asked))}" if self._asked else ""

@@ -108,7 +108,10 @@ _KEYS: Final[Mapping[str, ConfigKey[Any]]] = {key.name: key for key in keys_of(Z
 
 
 def zookeeper_config(texts: Mapping[str, str]) -> ZooKeeperConfig:
-    """Returns the configs of ZooKeeper in properties that may have others too. Raises UserError for an invalid one."""
+    """Returns the configs of ZooKeeper in properties that may have others too.
+
+    Raises UserError if one of them is invalid.
+    """
     values: dict[str, object] = {}
     for name in texts.keys() & _KEYS.keys():
         try:

@@ -75,7 +75,7 @@ class Controller:
 
     @property
     def image(self) -> Image:
-        """The newest image; each change makes a new object."""
+        """Returns the newest image; each change makes a new object."""
         return self.store.image
 
     def add_listener(self, listener: ImageListener) -> None:
@@ -131,7 +131,9 @@ class Controller:
             broker = await self._register_broker(endpoints)
             epoch = await self._become_controller()
             self.store.commit([BrokerAdded(broker), ControllerChanged(self._broker_id, epoch)])
-            await self.finish_pending(self._pending_deletions, self._topics_without_id)
+            await self.finish_pending(
+                pending_deletions=self._pending_deletions, topics_without_id=self._topics_without_id
+            )
             self._pending_deletions = []
             await self._delete_config_changes()
             await self.elector.elect_leaders()
@@ -147,7 +149,7 @@ class Controller:
         self.store.activate(registration.epoch_version)
         return registration.epoch
 
-    async def finish_pending(self, pending_deletions: Sequence[str], topics_without_id: Sequence[str]) -> None:
+    async def finish_pending(self, *, pending_deletions: Sequence[str], topics_without_id: Sequence[str]) -> None:
         """Finishes deletions that an earlier controller began, and writes missing topic ids."""
         await self._topics.finish_deletions(pending_deletions)
         await self._topics.write_topic_ids(topics_without_id)
@@ -234,11 +236,11 @@ class Controller:
             return await self.elector.elect(wanted, is_unclean=is_unclean)
 
     async def alter_partitions(
-        self, broker_id: int, broker_epoch: int, proposals: Sequence[IsrProposal]
+        self, broker_id: int, *, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> list[PartitionState | Refusal]:
         """See `LeaderElector.alter_partitions`."""
         async with self.store.as_controller():
-            return await self.elector.alter_partitions(broker_id, broker_epoch, proposals)
+            return await self.elector.alter_partitions(broker_id, broker_epoch=broker_epoch, proposals=proposals)
 
     async def reassign(
         self, wanted: WantedReplicas, *, may_change_factor: bool = True
@@ -247,10 +249,10 @@ class Controller:
         async with self.store.as_controller():
             return await self.reassigner.alter(wanted, may_change_factor=may_change_factor)
 
-    async def shut_down(self, broker_id: int, broker_epoch: int = -1) -> list[tuple[str, int]]:
+    async def shut_down(self, broker_id: int, *, broker_epoch: int = -1) -> list[tuple[str, int]]:
         """See `LeaderElector.shut_down`."""
         async with self.store.as_controller():
-            return await self.elector.shut_down(broker_id, broker_epoch)
+            return await self.elector.shut_down(broker_id, broker_epoch=broker_epoch)
 
     # Producer ids
 

@@ -150,7 +150,7 @@ class LeaderElector:
             )
         await self.change_states(changed)
 
-    async def shut_down(self, broker_id: int, broker_epoch: int) -> list[tuple[str, int]]:
+    async def shut_down(self, broker_id: int, *, broker_epoch: int) -> list[tuple[str, int]]:
         """Moves leaderships away from a broker that is about to stop, and removes it from ISRs.
 
         Returns the partitions with several replicas that it still leads. `broker_epoch`: -1 if the request has none.
@@ -226,7 +226,7 @@ class LeaderElector:
         return Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
 
     async def alter_partitions(
-        self, broker_id: int, broker_epoch: int, proposals: Sequence[IsrProposal]
+        self, broker_id: int, *, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> list[PartitionState | Refusal]:
         """Validates and writes ISRs that a leader proposes.
 

@@ -164,7 +164,7 @@ def _on_damaged(name: str, failure: znodes.BadNode, *, is_known: bool, is_strict
 
 
 def _decode_topic_configs(node: Node | None, known: TopicImage | None) -> dict[str, str]:
-    """Raises BadNode for a damaged node of a topic that is not known: with defaults, retention could delete records."""
+    """Raises BadNode if a node of an unknown topic is damaged: with defaults, retention could delete records."""
     if node is None:
         return {}
     try:

@@ -171,7 +171,7 @@ class MetadataStore:
         if entities.isdisjoint((own, _ALL_BROKERS)):
             return []
         before = self._config.topic_defaults
-        self._config.set_dynamic(self.image.configs_of(own), self.image.configs_of(_ALL_BROKERS))
+        self._config.set_dynamic(own=self.image.configs_of(own), defaults=self.image.configs_of(_ALL_BROKERS))
         if vars(before) == vars(self._config.topic_defaults):
             return []
         return [TopicConfigsChanged(topic.name, topic.configs) for topic in self.image.topics.values()]

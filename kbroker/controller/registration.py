@@ -57,6 +57,7 @@ async def _is_registered(tree: Tree, broker: BrokerRegistration, wait_s: float) 
     """
     path = znodes.broker_path(broker.id)
     changed = trio.Event()
+    # The watch is set before the node is read: a change in between is not missed.
     await tree.exists(path, lambda _event: changed.set())
     (node,) = await tree.get_many([path])
     if node is None:

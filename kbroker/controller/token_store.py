@@ -39,7 +39,7 @@ __all__ = ["KnownToken", "TokenStore"]
 logger = logging.getLogger(__name__)
 
 _Change = Callable[[DelegationToken | None], DelegationToken | None]
-"""Returns the new token for the current one; None to delete it. Raises Refusal."""
+"""Returns the new token for the current one; None to delete it. Raises Refusal if it may not change so."""
 
 
 class KnownToken:
@@ -133,20 +133,23 @@ class TokenStore:
         return self._known[token_id]
 
     async def renew(self, hmac: bytes, principal: str, period_ms: int) -> int:
-        """Returns the new expiry in ms since the epoch. Raises Refusal."""
+        """Renews a token. Returns the new expiry in ms since the epoch. Raises Refusal if it may not be renewed."""
 
         def renewed(token: DelegationToken | None) -> DelegationToken:
-            return self._rules.renew(_existing(token), principal, period_ms, self._clock.now_ms())
+            return self._rules.renew(_existing(token), principal, period_ms=period_ms, now_ms=self._clock.now_ms())
 
         token = await self._update(self._id_of(hmac), renewed)
         assert token is not None
         return token.expiry_ms
 
     async def expire(self, hmac: bytes, principal: str, period_ms: int) -> int:
-        """Sets the expiry, or deletes the token if the period is negative. Returns the expiry. Raises Refusal."""
+        """Sets the expiry, or deletes the token if the period is negative. Returns the expiry.
+
+        Raises Refusal if there is no such token, or the principal may not change it.
+        """
 
         def expired(token: DelegationToken | None) -> DelegationToken | None:
-            return self._rules.expire(_existing(token), principal, period_ms, self._clock.now_ms())
+            return self._rules.expire(_existing(token), principal, period_ms=period_ms, now_ms=self._clock.now_ms())
 
         token = await self._update(self._id_of(hmac), expired)
         return self._clock.now_ms() if token is None else token.expiry_ms

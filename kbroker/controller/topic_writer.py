@@ -56,7 +56,7 @@ class TopicWriter:
         for topic in planned:
             warn_of_inactive(f"topic {topic.name}", topic.configs, TOPIC_CONFIGS)
         return [
-            existing_topic_refusal(outcome.name, outcome.name)
+            existing_topic_refusal(outcome.name, existing=outcome.name)
             if isinstance(outcome, TopicImage) and outcome in existing
             else outcome
             for outcome in outcomes
@@ -72,7 +72,7 @@ class TopicWriter:
                 return outcome
             earlier = planned.get(collision_key(request.name))
             if earlier is not None:
-                return existing_topic_refusal(request.name, earlier)
+                return existing_topic_refusal(request.name, existing=earlier)
             planned[collision_key(request.name)] = request.name
             return outcome
 

@@ -125,6 +125,7 @@ class DelayedResponse:
     ) -> None:
         self._pending: PendingResponse | None = pending
         self._response = response
+        # Before `when_committed`, which may call `_end` at once: `_end` cancels the deadline.
         self._deadline = timers.add(COMMIT_TIMEOUT_SECONDS, partial(self._end, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         partition.when_committed(last_offset, self._end)
 

@@ -154,6 +154,6 @@ class TransactionCoordinator:
     def _expire(self, driver: TransactionDriver) -> Iterator[None]:
         """Appends tombstones for idle ids. No yield between search and append: an id may begin a transaction then."""
         yield
-        records = list(driver.shard.expire(driver.now_ms(), self._config.expiration_ms))
+        records = list(driver.shard.expire(now_ms=driver.now_ms(), expiration_ms=self._config.expiration_ms))
         if records and (code := driver.log.append(records)):
             logger.error("Could not append tombstones to %s: %s", TRANSACTION_STATE, ErrorCode(code).name)

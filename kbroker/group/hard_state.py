@@ -75,7 +75,7 @@ class HardState:
         )
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Replays one record. Ignores unknown types. Raises UnreadableRecord, and then has changed nothing."""
+        """Replays one record; ignores unknown types. Raises UnreadableRecord if it is malformed: nothing changes."""
         kind = record_type(key)
         if kind in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
             self._replay_offset(key, value)

@@ -58,7 +58,7 @@ class OffsetReplay:
     def replay_batch(self, data: bytes, position: int, header: BatchHeader) -> Iterator[None]:
         """Replays one batch. Yields every few records, so that the loader can let other tasks run.
 
-        Raises InvalidBatch at a corrupt record, after the records before it were replayed.
+        Raises InvalidBatch if a record is corrupt, after the records before it were replayed.
         """
         if header.attributes & _SPECIAL:
             self._replay_special(data, position, header)

@@ -46,7 +46,7 @@ class GroupOffsets:
         group = self._classic.get(group_id)
         state = self._hard.consumer_groups.get(group_id)
         if state is not None:
-            code = check_commit(state, body.member_id, generation, version)
+            code = check_commit(state, body.member_id, epoch=generation, version=version)
         elif group is not None:
             code = group.validate_commit(body.member_id, body.group_instance_id, generation)
             group.touch(body.member_id, now)
@@ -68,7 +68,7 @@ class GroupOffsets:
         if generation < 0 and not member_id and body.group_instance_id is None:
             code = ErrorCode.NONE
         elif state is not None:
-            code = check_commit(state, member_id, generation, _EPOCHS_SINCE)
+            code = check_commit(state, member_id, epoch=generation, version=_EPOCHS_SINCE)
             if code == ErrorCode.STALE_MEMBER_EPOCH:
                 code = ErrorCode.ILLEGAL_GENERATION
         elif group is not None:

@@ -236,7 +236,7 @@ class GroupShard:
     # Members of the consumer protocol
 
     def consumer_heartbeat(self, request: HeartbeatRequest, now: Now) -> GroupResult:
-        """Handles a ConsumerGroupHeartbeat. Raises Refusal, and then has changed nothing."""
+        """Handles a ConsumerGroupHeartbeat. Raises Refusal if the group refuses it, which then has not changed."""
         result, body = GroupResult(), request.body
         group_id = body.group_id
         state = self.hard.consumer_groups.get(group_id)

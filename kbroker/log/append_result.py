@@ -47,7 +47,7 @@ def refused_or_repeated(verdict: BatchTrace | ErrorCode, log_start_offset: int) 
     return AppendResult(ErrorCode.NONE, base, last, timestamp, log_start_offset, is_duplicate=True)
 
 
-def larger_than_segment(path: str, size: int, segment_bytes: int) -> AppendResult:
+def larger_than_segment(path: str, *, size: int, segment_bytes: int) -> AppendResult:
     message = f"Message batch size is {size} bytes in append to partition {partition_name(path)}, which exceeds the "
     message += f"maximum configured segment size of {segment_bytes}."
     return AppendResult(ErrorCode.RECORD_LIST_TOO_LARGE, error_message=message)

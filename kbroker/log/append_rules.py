@@ -120,7 +120,7 @@ class AppendRules:
         return self._check_records(batch, header, now_ms, None)
 
     def _has_sound_records(self, batch: WriteBuffer, header: BatchHeader, now_ms: int) -> bool:
-        """Whether the records are right and agree with the header. Does not say what is wrong. Hot path."""
+        """Whether the records are valid and agree with the header. Gives no reason. Hot path."""
         count = header[12]
         codec = header[5] & ATTRIBUTE_CODEC_MASK
         if count > _RECORDS_AT_ONCE or len(batch) > _BYTES_AT_ONCE:
@@ -143,7 +143,7 @@ class AppendRules:
     def check_at_length(
         self, records: WriteBuffer, now_ms: int, *, is_message_set: bool, pause: Pause
     ) -> CheckedBatch | Rejection:
-        """Converts or checks what `convert` or `check` has returned LONG_CHECK for, as long as it takes. For threads.
+        """Converts or checks batches for which `convert` or `check` has returned LONG_CHECK. For threads.
 
         Uses nothing of the log. May change the records in place: no other thread may use them.
         """

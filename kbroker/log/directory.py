@@ -155,7 +155,7 @@ class DataDirectory:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Partitions that have a directory here, opened or not."""
+        """Returns the partitions that have a directory here, opened or not."""
         return frozenset(self._found)
 
     def __iter__(self) -> Iterator[PartitionLog]:
@@ -236,16 +236,16 @@ class DataDirectory:
 
     # Partitions that are moved here from another data directory
 
-    def create_future(self, topic: str, partition: int, topic_id: bytes | None, unique: str) -> str | None:
+    def create_future(self, topic: str, partition: int, topic_id: bytes | None, *, unique: str) -> str | None:
         """Creates the directory for a copy and returns its path; None if its name would be too long."""
-        name = future_name(topic, partition, unique)
+        name = future_name(topic, partition, unique=unique)
         if name is None:
             return None
         path = f"{self.path}/{name}"
         self._make_directory(path, topic_id)
         return path
 
-    def discard_future(self, topic: str, partition: int, path: str, unique: str) -> None:
+    def discard_future(self, topic: str, partition: int, *, path: str, unique: str) -> None:
         self._rename_deleted(topic, partition, path, unique, None)
 
     def adopt_future(
@@ -271,7 +271,7 @@ class DataDirectory:
 
     # Deleted partitions
 
-    def delete_log(self, topic: str, partition: int, unique: str) -> None:
+    def delete_log(self, topic: str, partition: int, *, unique: str) -> None:
         """Renames the directory. `pop_purgeable` returns it when no response reads from it any more."""
         key = (topic, partition)
         log = self.logs.pop(key, None)
@@ -279,18 +279,18 @@ class DataDirectory:
         self._rename_deleted(topic, partition, self.path_of(topic, partition), unique, log)
         self.checkpoints.forget(key)
 
-    def rename_stray(self, topic: str, partition: int, unique: str) -> str:
+    def rename_stray(self, topic: str, partition: int, *, unique: str) -> str:
         """Renames the directory of a log that is not open, so that no start finds it. Returns the new path."""
         key = (topic, partition)
         assert key not in self.logs
-        path = f"{self.path}/{stray_name(topic, partition, unique)}"
+        path = f"{self.path}/{stray_name(topic, partition, unique=unique)}"
         self.files.filesystem.rename(self.path_of(topic, partition), path)
         self._found.discard(key)
         self.checkpoints.forget(key)
         return path
 
     def _rename_deleted(self, topic: str, partition: int, path: str, unique: str, log: PartitionLog | None) -> None:
-        deleted = f"{self.path}/{deleted_name(topic, partition, unique)}"
+        deleted = f"{self.path}/{deleted_name(topic, partition, unique=unique)}"
         self.files.filesystem.rename(path, deleted)
         self._deleted.append((deleted, log))
 

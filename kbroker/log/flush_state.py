@@ -29,6 +29,7 @@ class FlushState:
         return (
             unflushed >= config.flush_messages
             or now_ms - self._last_flush_ms >= config.flush_ms
+            # After a roll: a crash then costs the recovery of one segment, and the cleaner may have the closed one.
             or recovery_point < active_base_offset
         )
 
@@ -55,7 +56,7 @@ class FlushState:
             written = segment.write_indexes()
             indexes += written if segment.is_active else segment.index_files.paths
             has_new_file |= segment.is_new
-            segment.is_new = False
+            segment.is_new = False  # also if the job fails: a failed fsync is not repeated, its directory goes offline
             logs.append(segment.file)
         self._job = FlushJob(
             filesystem,
@@ -73,11 +74,12 @@ class FlushState:
             self._job.release()
             self._job = None
 
-    def complete(self, job: FlushJob, now_ms: int, truncations: int) -> bool:
+    def complete(self, job: FlushJob, *, now_ms: int, truncations: int) -> bool:
         """Ends the running job. Returns whether it succeeded and the log was not truncated while it ran."""
         assert job is self._job
         self._job = None
         job.release()
+        # After a truncation other records may be at the offsets of the job, and they are not fsynced.
         if not job.is_done or job.truncations != truncations:
             return False
         self._last_flush_ms = now_ms

@@ -27,7 +27,7 @@ class FutureLog:
 
     @property
     def end_offset(self) -> int | None:
-        """Log end offset of the copy; None while it is empty."""
+        """Returns the log end offset of the copy; None while it is empty."""
         return None if self._log is None else self._log.log_end_offset
 
     @property

@@ -44,17 +44,17 @@ class LeaderEpochs:
             return []
         return entries
 
-    def assign(self, epoch: int, start_offset: int) -> None:
+    def assign(self, epoch: int, *, start_offset: int) -> None:
         """Adds an epoch and writes the file. Removes entries with a later epoch or start: they were never committed."""
         before, latest = list(self.entries), self.latest
-        if self.note(epoch, start_offset):
+        if self.note(epoch, start_offset=start_offset):
             try:
                 self.write()
             except StorageFailure:
                 self.entries, self.latest = before, latest
                 raise
 
-    def note(self, epoch: int, start_offset: int) -> bool:
+    def note(self, epoch: int, *, start_offset: int) -> bool:
         """Like `assign`, in memory only. Returns whether anything changed."""
         entries = self.entries
         if epoch < 0 or (entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset):
@@ -65,7 +65,7 @@ class LeaderEpochs:
         self.latest = epoch
         return True
 
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
+    def end_offset_for(self, epoch: int, *, log_end_offset: int) -> EpochEntry:
         """Returns the largest known epoch up to `epoch`, and its end offset, as in OffsetForLeaderEpoch."""
         entries = self.entries
         if epoch == UNDEFINED_EPOCH:

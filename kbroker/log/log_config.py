@@ -42,7 +42,7 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """Age at which a segment rolls. A compacted log rolls in time for max.compaction.lag.ms."""
+        """Returns the age at which a segment rolls. A compacted log rolls in time for max.compaction.lag.ms."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property

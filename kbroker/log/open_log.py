@@ -161,7 +161,7 @@ class OpenLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset below which every transaction has ended. Never above the high watermark."""
+        """Returns the offset below which every transaction has ended. Never above the high watermark."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
@@ -176,11 +176,11 @@ class OpenLog:
         return [segment.base_offset for segment in self.segments]
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
-        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
+        return self.leader_epochs.end_offset_for(epoch, log_end_offset=self.log_end_offset)
 
     def assign_leader_epoch(self, epoch: int) -> None:
         """Records that a leader's epoch starts at the log end offset, before the leader's first append."""
-        self.leader_epochs.assign(epoch, self.log_end_offset)
+        self.leader_epochs.assign(epoch, start_offset=self.log_end_offset)
 
     # Appending as leader: stage, stage, …, commit
 
@@ -196,7 +196,7 @@ class OpenLog:
 
         The buffer must not change until then. `is_internal`: written by the broker itself, as transaction markers are.
         Returns CHECK_IN_THREAD if the check takes too long here: use `append_rules.check_at_length`, `stage_checked`.
-        Raises StorageFailure; then this batch and all that are staged and not committed are dropped.
+        Raises StorageFailure if the disk fails: all batches that are not committed, this one included, are dropped.
         """
         rules = self.append_rules
         checked = rules.check_internal(batch, now_ms) if is_internal else rules.check(batch, now_ms)
@@ -212,7 +212,7 @@ class OpenLog:
         size = len(batch)
         roll_rules = self._roll_rules
         if size > roll_rules.segment_bytes:
-            return larger_than_segment(self.path, size, roll_rules.segment_bytes)
+            return larger_than_segment(self.path, size=size, segment_bytes=roll_rules.segment_bytes)
         marker = None
         producer_id = header[9]  # by index: hot path
         if producer_id >= 0:
@@ -222,7 +222,9 @@ class OpenLog:
                 verdict = None
                 if marker is not None:
                     epoch = header.producer_epoch
-                    verdict = self.producers.check_marker(producer_id, epoch, marker.coordinator_epoch)
+                    verdict = self.producers.check_marker(
+                        producer_id, producer_epoch=epoch, coordinator_epoch=marker.coordinator_epoch
+                    )
             else:
                 verdict = None if is_internal else self.producers.check(header)
             if verdict is not None:
@@ -235,7 +237,7 @@ class OpenLog:
                 position = 0
             base_offset = segment.next_offset
             if leader_epoch > self.leader_epochs.latest:
-                self.leader_epochs.assign(leader_epoch, base_offset)
+                self.leader_epochs.assign(leader_epoch, start_offset=base_offset)
         except StorageFailure:
             self._abandon()
             raise
@@ -252,7 +254,7 @@ class OpenLog:
         )
 
     def commit(self) -> None:
-        """Writes the staged batches. Raises StorageFailure; then the log is as it was before the first of them."""
+        """Writes the staged batches. Raises StorageFailure if a write fails: then no batch of them is in the log."""
         staging = self._staging
         size = staging.size_bytes
         if not size:
@@ -308,7 +310,7 @@ class OpenLog:
             segment = self._roll_for_fetched(segment.next_offset, header)
             position = 0
         if header.leader_epoch > self.leader_epochs.latest:
-            self.leader_epochs.assign(header.leader_epoch, header.base_offset)
+            self.leader_epochs.assign(header.leader_epoch, start_offset=header.base_offset)
         marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
         segment.note(position, size, header.last_offset, header.max_timestamp)
         staging.batches.append(batch)
@@ -356,7 +358,7 @@ class OpenLog:
             self.files,
             self.path,
             base_offset,
-            config.index_interval_bytes,
+            interval=config.index_interval_bytes,
             preallocate_bytes=config.segment_bytes if config.preallocate else 0,
         )
         segment.created_ms = now_ms
@@ -457,7 +459,7 @@ class OpenLog:
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Returns the first record that is not older than `timestamp`; None if all records are."""
-        return self._counted(find_timestamp(self.segments, timestamp, self.log_start_offset))
+        return self._counted(find_timestamp(self.segments, timestamp, start_offset=self.log_start_offset))
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         return self._counted(find_max_timestamp(self.segments, self.log_start_offset))
@@ -490,7 +492,7 @@ class OpenLog:
         position = segment.find(offset)
         if position >= 0:
             end_offset = min(segment.header_at(position).base_offset, offset)
-            segment.truncate_to_position(position, max(end_offset, segment.base_offset))
+            segment.truncate_to_position(position, next_offset=max(end_offset, segment.base_offset))
         else:
             segment.rewind(offset)
         self._active = segment
@@ -602,7 +604,7 @@ class OpenLog:
     def complete_flush(self, job: FlushJob, now_ms: int) -> None:
         """Ends a job that has run or failed. On the loop."""
         # A job that began before a truncation may have missed it: the recovery point stays.
-        if self._flush_state.complete(job, now_ms, self.truncations):
+        if self._flush_state.complete(job, now_ms=now_ms, truncations=self.truncations):
             self.recovery_point = max(self.recovery_point, job.up_to_offset)
 
     def flush(self, now_ms: int) -> None:

@@ -83,7 +83,10 @@ class PartitionLog:
         return self._is_unsound and self.opened is None
 
     def open(self) -> OpenLog:
-        """Returns the open log; reads the tail of the active segment if it is closed. Raises RecoveryNeeded."""
+        """Returns the open log; reads the tail of the active segment if it is closed.
+
+        Raises RecoveryNeeded if the log is unsound and was not recovered, see `__init__`.
+        """
         opened = self.opened
         if opened is not None:
             return opened
@@ -158,7 +161,7 @@ class PartitionLog:
 
     @property
     def known_offsets(self) -> tuple[int, int]:
-        """Log start and end offset. A closed log was closed cleanly and ends at its checkpointed high watermark."""
+        """Returns log start and end offset. A log that is closed ends at its checkpointed high watermark."""
         opened = self.opened
         if opened is not None:
             return opened.log_start_offset, opened.log_end_offset

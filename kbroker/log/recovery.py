@@ -61,7 +61,7 @@ def load_log(
     interval = config.index_interval_bytes
     segments = SegmentList(
         [Segment(files, path, base, interval) for base in bases]
-        or [Segment.create(files, path, log_start_offset, interval)]
+        or [Segment.create(files, path, log_start_offset, interval=interval)]
     )
     epochs = LeaderEpochs(filesystem, f"{path}/{LEADER_EPOCH_CHECKPOINT}")
     was_shortened = False
@@ -83,7 +83,7 @@ def load_log(
         raise RecoveryNeeded(f"{path} ends at offset {log_end_offset}, below its recovery point or start offset")
     if log_end_offset < log_start_offset:
         # All records from the log start offset on are lost.
-        for segment in segments.replace_all(Segment.create(files, path, log_start_offset, interval)):
+        for segment in segments.replace_all(Segment.create(files, path, log_start_offset, interval=interval)):
             segment.unlink()
         log_end_offset, was_shortened = log_start_offset, True
     was_shortened |= log_end_offset < recovery_point
@@ -133,7 +133,7 @@ def _recover(segments: SegmentList, recovery_point: int, epochs: LeaderEpochs, h
         end = 0
         for position, header in _recovered_batches(segment, recovery_point):
             if header.leader_epoch > epochs.latest:
-                epochs_changed |= epochs.note(header.leader_epoch, header.base_offset)
+                epochs_changed |= epochs.note(header.leader_epoch, start_offset=header.base_offset)
             end = position + header.size
         next_base = segments.end_of(number)
         has_hole = (
@@ -226,5 +226,5 @@ def _rebuild_epochs(segments: SegmentList, epochs: LeaderEpochs) -> None:
     for segment in segments:
         for _position, header in segment.headers():
             if header.leader_epoch > epochs.latest:
-                epochs.note(header.leader_epoch, header.base_offset)
+                epochs.note(header.leader_epoch, start_offset=header.base_offset)
     epochs.write()

@@ -49,7 +49,7 @@ class AccompaniedJob:
         self._thread.join()
 
     def wait(self) -> None:
-        """Waits until the query and the work after it have ended. Raises the failure of the query, if any."""
+        """Waits until the query and the work after it have ended. Raises the failure of the query if it has failed."""
         self._thread.join()
         failure = self.failure()
         if failure is not None:

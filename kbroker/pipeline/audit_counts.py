@@ -41,7 +41,7 @@ WindowCounts = Mapping[tuple[str, int], Mapping[str, int]]
 """Topic and start of the window -> hop -> number of records."""
 
 
-def window_start(timestamp_ms: int, window_ms: int) -> int:
+def window_start(timestamp_ms: int, *, window_ms: int) -> int:
     return timestamp_ms - timestamp_ms % window_ms
 
 
@@ -64,7 +64,7 @@ def add_up(counts: Iterable[AuditCount], window_ms: int) -> WindowCounts:
     totals: dict[tuple[str, int], dict[str, int]] = {}
     for count in last.values():
         if window_ms % count.window_ms == 0:
-            hops = totals.setdefault((count.topic, window_start(count.window_start_ms, window_ms)), {})
+            hops = totals.setdefault((count.topic, window_start(count.window_start_ms, window_ms=window_ms)), {})
             hops[count.hop] = hops.get(count.hop, 0) + count.records
     return totals
 
@@ -83,7 +83,7 @@ class ProducerCounts:
 
     def add(self, topic: str, timestamp_ms: int, records: int = 1) -> None:
         """Counts records that the broker has acknowledged."""
-        window = (topic, window_start(timestamp_ms, self._window_ms))
+        window = (topic, window_start(timestamp_ms, window_ms=self._window_ms))
         self._counts[window] = self._counts.get(window, 0) + records
         self._changed.add(window)
 

@@ -25,7 +25,7 @@ def security_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def connection_security(options: Mapping[str, str]) -> ConnectionSecurity | None:
-    """Returns what connections need; None for PLAINTEXT. Raises UserError if kbroker's client cannot do it."""
+    """Returns the settings of connections; None for PLAINTEXT. Raises UserError if kbroker's client cannot do it."""
     chosen = {name.lower().removeprefix(PREFIX): value for name, value in security_options(options).items()}
     return client_security(chosen, source="options")
 

@@ -197,7 +197,7 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 def read_pipeline(path: Path) -> Pipeline:
-    """Reads and checks a file. Raises UserError with the line and the reason."""
+    """Reads and checks a file. Raises UserError, with the line and the reason, if it is invalid."""
     file = read_toml(path)
     name = file.text("name", path.stem)
     if not re.fullmatch(r"[\w.-]+", name):

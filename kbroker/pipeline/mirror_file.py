@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 ALL_GROUPS: Final = r"(?!console-consumer-|connect-|spark-kafka-|__).*"
-"""All groups except those of console consumers, Connect and Spark: these create a new group for each run."""
+"""All groups, except the new ones that console consumers, Connect and Spark create for each run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def find_segments(directory: str, selection: SegmentSelection) -> list[SegmentTa
     tasks: list[SegmentTask] = []
     for (topic, partition), name in partitions:
         if _is_selected(topic, selection):
-            tasks += _PartitionFiles(str(root / name), topic, partition).tasks(selection)
+            tasks += _PartitionFiles(str(root / name), topic=topic, partition=partition).tasks(selection)
     return tasks
 
 
@@ -107,7 +107,7 @@ def _is_selected(topic: str, selection: SegmentSelection) -> bool:
 class _PartitionFiles:
     """Segments of one partition, in the order of their offsets."""
 
-    def __init__(self, path: str, topic: str, partition: int) -> None:
+    def __init__(self, path: str, *, topic: str, partition: int) -> None:
         self._path = path
         self._topic = topic
         self._partition = partition

@@ -162,7 +162,7 @@ class FrameReader:
         self._is_filled = self._end == self._capacity
 
     def take_frames(self, limit: int) -> list[memoryview]:
-        """Returns up to `limit` complete frames. Raises PeerError for an invalid length after all frames before it."""
+        """Returns up to `limit` complete frames. Raises PeerError if the next frame has an invalid length."""
         frames: list[memoryview] = []
         view = self._view
         position = self._run_start = self._start
@@ -318,7 +318,7 @@ def _round_up(size: int) -> int:
 
 
 def _describe_bad_length(start: bytes, length: int) -> str:
-    """Names the protocol that the peer probably uses: in most cases a client has connected to the wrong port."""
+    """Returns the protocol that the peer probably uses: in most cases a client has connected to the wrong port."""
     if start[:2] == b"\x16\x03":
         return "received a TLS handshake on a listener without TLS"
     if start in (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PRI "):

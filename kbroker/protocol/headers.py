@@ -28,11 +28,11 @@ RESPONSE_HEADER = Message(
 )
 
 
-def request_header_version(api_key: int, version: int, flexible_since: int) -> int:
+def request_header_version(api_key: int, version: int, *, flexible_since: int) -> int:
     if version >= flexible_since:
         return 2
     return 0 if api_key == 7 and version == 0 else 1
 
 
-def response_header_version(api_key: int, version: int, flexible_since: int) -> int:
+def response_header_version(api_key: int, version: int, *, flexible_since: int) -> int:
     return 1 if version >= flexible_since and api_key != 18 else 0

@@ -217,7 +217,7 @@ def _validate_frame(buffer: ReadBuffer, position: int, end: int) -> BatchHeader:
 
 
 def _refuse_short(buffer: ReadBuffer, position: int, end: int) -> NoReturn:
-    """Raises InvalidBatch for fewer bytes than a header. The error code depends on length and magic, if present."""
+    """Raises InvalidBatch if a header needs more bytes. The error code depends on length and magic, if present."""
     available = max(end - position, 0)
     if available > MAGIC_POSITION:
         (batch_length,) = _INT32.unpack_from(buffer, position + LENGTH_POSITION)
@@ -227,7 +227,7 @@ def _refuse_short(buffer: ReadBuffer, position: int, end: int) -> NoReturn:
 
 
 def _refuse_frame(batch_length: int, magic: int, available: int) -> NoReturn:
-    """Raises InvalidBatch with Kafka's error code, in the order of Kafka's checks."""
+    """Raises InvalidBatch, with Kafka's error code and in the order of Kafka's checks, if a field is invalid."""
     if batch_length < SMALLEST_MESSAGE:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a batch length of {batch_length} is too small for any format")
     if not 0 <= magic <= 2:
@@ -244,8 +244,8 @@ def _refuse_frame(batch_length: int, magic: int, available: int) -> NoReturn:
 def iter_headers(buffer: ReadBuffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
     """Yields position and header of each complete batch, without checking the CRC.
 
-    Stops at a batch that `end` cuts off, since a fetch may return an incomplete batch. Raises InvalidBatch for a batch
-    of another magic, or shorter than its header.
+    Stops at a batch that `end` cuts off, since a fetch may return an incomplete batch. Raises InvalidBatch if a
+    batch has another magic, or is shorter than its header.
     """
     limit = len(buffer) if end is None else min(end, len(buffer))
     position = start

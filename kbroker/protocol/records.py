@@ -132,7 +132,7 @@ def check_records(
     """Checks the decompressed records of a client's batch: fields, count, offsets without gaps.
 
     Optionally requires keys (compacted topics) and timestamps between two bounds. `validate_batch` checks header and
-    CRC. Raises InvalidBatch. If only the offset deltas are wrong, raises MisplacedRecords.
+    CRC. Raises InvalidBatch if a record is invalid, MisplacedRecords if only offset deltas are wrong.
     """
     check = RecordsCheck(data, header.record_count)
     while not check.step(_RECORDS_PER_STEP):
@@ -164,7 +164,7 @@ def _check_each(
     latest_timestamp: int | None,
     pause: Pause | None,
 ) -> RecordsSummary:
-    """Looks at each record by itself: one breaks a rule and must be named, or its timestamp exceeds 64 bits."""
+    """Checks each record by itself, to name the one that breaks a rule or has a timestamp of more than 64 bits."""
     cursor = RecordCursor(data)
     max_timestamp, index_of_max_timestamp = NO_TIMESTAMP, -1
     errors: list[tuple[int, str]] = []

@@ -55,10 +55,10 @@ class Api:
         return self.request.versions
 
     def request_header_version(self, version: int) -> int:
-        return request_header_version(self.key, version, self.request.flexible_since)
+        return request_header_version(self.key, version, flexible_since=self.request.flexible_since)
 
     def response_header_version(self, version: int) -> int:
-        return response_header_version(self.key, version, self.response.flexible_since)
+        return response_header_version(self.key, version, flexible_since=self.response.flexible_since)
 
     def is_served(self, *, is_in_cluster: bool = False) -> bool:
         """Whether the broker supports the API. APIs between brokers are supported in a cluster only."""

@@ -76,7 +76,7 @@ async def _recover(replicas: AssignedReplicas, partition: Partition, bump_leader
 
 
 def _still_needs_recovery(partition: Partition, handle: PartitionLog) -> bool:
-    """Checked after every await: the partition may be deleted, or its log replaced, while other tasks run."""
+    """Whether to go on: during every await the partition may be deleted, or its log replaced."""
     return not partition.is_gone and partition.log_handle is handle and handle.needs_recovery
 
 

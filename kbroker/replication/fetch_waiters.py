@@ -76,7 +76,7 @@ class FetchWaiters:
     def on_visible(self, size: int) -> None:
         """Notifies all waiters that `size` more bytes can be read: few of them now, many in later turns."""
         for due in self.due:
-            due.size += size
+            due.size += size  # these waiters were not notified yet, and must count the new bytes too
         if len(self.waiting) > MANY_WAITERS and self._wakeups is not None:
             self._hand_over(_DueWaiters(self, self.waiting, size))
         else:
@@ -120,7 +120,8 @@ class _DueWaiters:
         if self.is_final:
             waiter.finish()
         else:
-            self._owner.waiting.add(waiter)  # it goes on waiting if this is not enough
+            # Before the call: a waiter that it completes discards itself, any other goes on waiting.
+            self._owner.waiting.add(waiter)
             waiter.on_visible(self.size)
         return True
 
@@ -139,7 +140,7 @@ class FetchWakeups:
         """Notifies the waiters that are due until it is cancelled."""
         while True:
             await self._work.wait()
-            self._work = trio.Event()
+            self._work = trio.Event()  # before the loop: an `add` during its checkpoints sets the new event
             time_slice = TimeSlice(self._clock)
             while self._due:
                 try:

@@ -53,7 +53,7 @@ class LeaderState:
         self.replica_waiters: set[FetchWaiter] = set()
         """Delayed fetches of followers, which read up to the log end offset."""
         self.quiet_followers: dict[int, QuietFollower] = {}
-        """By broker: followers that have everything and know it. They are told of the next change, once."""
+        """Followers that have all records and know it, by broker. They learn of the next change, once."""
         self.flush_waiters: deque[tuple[int, Callable[[int], None]]] = deque()
         """Producers with acks=1 and flush.messages=1: they wait for this broker's fsync, not for followers."""
         self.log_start_waiters: list[Callable[[], bool]] = []

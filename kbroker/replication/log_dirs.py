@@ -227,13 +227,13 @@ class LogDirs:
     # Opening and deleting logs
 
     def open_log(self, topic: TopicImage, index: int, config: LogConfig) -> tuple[PartitionLog, StorageGate]:
-        """Opens the log of a partition, or creates it. Raises StorageFailure."""
+        """Opens the log of a partition, or creates it. Raises StorageFailure if its directory is offline or full."""
         key = (topic.name, index)
         if key in self._contested:
             self._delete_contested(topic, index)
         directory = self._directory_of.get(key)
         if directory is not None and self._is_of_deleted_topic(directory, topic, index):
-            directory.delete_log(topic.name, index, self._random_name())
+            directory.delete_log(topic.name, index, unique=self._random_name())
             self._replica_counts[directory] -= 1
             directory = None
         if directory is not None:
@@ -267,7 +267,7 @@ class LogDirs:
             if directory.topic_id(*key) == topic.id:
                 self._directory_of[key] = directory
             else:
-                directory.delete_log(*key, self._random_name())
+                directory.delete_log(*key, unique=self._random_name())
                 self._replica_counts[directory] -= 1
 
     def delete_log(self, topic: str, index: int) -> None:
@@ -277,20 +277,20 @@ class LogDirs:
             return
         self._replica_counts[directory] -= 1
         try:
-            directory.delete_log(topic, index, self._random_name())
+            directory.delete_log(topic, index, unique=self._random_name())
         except StorageFailure as failure:
             logger.error("Could not delete the log of %s-%d: %s", topic, index, failure)
 
     @property
     def found(self) -> Mapping[TopicPartition, DataDirectory]:
-        """The directory of each log, open or not."""
+        """Returns the directory of each log, open or not."""
         return self._directory_of
 
     def rename_stray(self, topic: str, index: int) -> None:
         """Renames the directory of a log that is not open to Kafka's name for strays. A failure is logged."""
         directory = self._directory_of[topic, index]
         try:
-            path = directory.rename_stray(topic, index, self._random_name())
+            path = directory.rename_stray(topic, index, unique=self._random_name())
         except StorageFailure as failure:
             logger.error("Could not rename the stray log of %s-%d: %s", topic, index, failure)
             return
@@ -329,7 +329,7 @@ class LogDirs:
                         logger.error("Could not write the checkpoints of %s; retrying later: %s", gate.path, failure)
 
     async def checkpoint_cleaner(self, directory: DataDirectory) -> None:
-        """Writes the offsets up to which the logs of a directory are compacted. Raises StorageFailure."""
+        """Writes up to which offsets the logs of a directory are compacted. Raises StorageFailure if the disk fails."""
         async with self._checkpointing:
             if checkpoint := directory.checkpoints.collect_cleaner_offsets(directory.logs):
                 await trio.to_thread.run_sync(directory.checkpoints.write, checkpoint)
@@ -371,7 +371,7 @@ def _find_logs(
             is_shorter = directory.end_offset_on_disk(*key) <= other.end_offset_on_disk(*key)
             kept, dropped = (other, directory) if is_shorter else (directory, other)
             logger.warning("The log of %s-%d is in two directories; deleting the one in %s", *key, dropped.path)
-            dropped.delete_log(*key, random_name())
+            dropped.delete_log(*key, unique=random_name())
             found[key] = kept
     return found, contested
 

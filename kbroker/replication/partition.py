@@ -148,7 +148,10 @@ class Partition:
 
     @property
     def log(self) -> OpenLog:
-        """Returns the log, opened at the first use. Raises StorageFailure, and RecoveryNeeded if it is damaged."""
+        """Returns the log, opened at the first use.
+
+        Raises StorageFailure if its files cannot be read, RecoveryNeeded if it is damaged.
+        """
         log = self.opened_log
         if log is None:
             log = self.opened_log = self.log_handle.open()
@@ -231,7 +234,7 @@ class Partition:
     def _assign_leader_epoch(self, leader_epoch: int) -> None:
         """Writes the start of the epoch, before the first fetch: followers find the point of divergence by it.
 
-        Raises StorageFailure; then the partition leads no longer.
+        Raises StorageFailure if the log cannot be opened; then the partition leads no longer.
         """
         try:
             self.log.assign_leader_epoch(leader_epoch)
@@ -513,8 +516,8 @@ class Partition:
     def append_fetched(self, records: ReadBuffer, high_watermark: int, log_start_offset: int) -> None:
         """Appends fetched records, and applies the leader's high watermark and log start offset.
 
-        The high watermark is limited to this log's end: the leader's may be ahead. Raises InvalidBatch, or
-        StorageFailure after closing the directory's gate; then nothing was appended.
+        The high watermark is limited to this log's end: the leader's may be ahead. Raises InvalidBatch if a batch is
+        corrupt, and StorageFailure if the disk fails, after closing the directory's gate; then nothing was appended.
         """
         try:
             log = self.log
@@ -540,7 +543,7 @@ class Partition:
         return offset
 
     def restart(self, restart: Restart) -> None:
-        """Truncates the log, or restarts it at another offset. Raises StorageFailure."""
+        """Truncates the log, or restarts it at another offset. Raises StorageFailure if the disk fails."""
         assert not self.is_leader, f"{self!r} leads and must not be truncated"
         try:
             if restart.start_at is not None:

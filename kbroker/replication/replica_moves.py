@@ -127,7 +127,9 @@ class ReplicaMoves:
             return ErrorCode.NONE
         try:
             config = partition.log.config
-            path = target.create_future(partition.topic, partition.index, partition.topic_id, self._random_name())
+            path = target.create_future(
+                partition.topic, partition.index, partition.topic_id, unique=self._random_name()
+            )
             if path is None:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION
             future = FutureLog(target.files.filesystem, path, config)
@@ -164,7 +166,7 @@ class ReplicaMoves:
             self.cancel(move.key)
         try:
             move.future.close()
-            move.target.discard_future(*move.key, move.future.path, self._random_name())
+            move.target.discard_future(*move.key, path=move.future.path, unique=self._random_name())
         except StorageFailure as failure:
             logger.error("Could not delete %s; it is deleted at the next start: %s", move.future.path, failure)
 
@@ -197,7 +199,7 @@ class ReplicaMoves:
         partition.replace_log(moved, gate)
         # Deleted last: after a crash in between, both directories hold the whole log, and the start deletes one.
         try:
-            move.source.delete_log(*move.key, self._random_name())
+            move.source.delete_log(*move.key, unique=self._random_name())
             move.source.sync()
         except StorageFailure as failure:
             logger.error(

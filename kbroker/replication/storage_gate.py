@@ -62,7 +62,7 @@ class StorageGate:
         self.refusal = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=message)
 
     def restore_reserve(self) -> bool:
-        """See `SpaceReserve.restore`. Blocks. Raises StorageFailure."""
+        """See `SpaceReserve.restore`. Blocks. Raises StorageFailure if the disk fails."""
         with self._lock:
             return self._reserve is not None and self._reserve.restore()
 

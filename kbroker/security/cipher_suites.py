@@ -28,7 +28,7 @@ def openssl_name(name: str) -> str:
 
 
 def _cipher(name: str) -> str:
-    """AES_128_GCM_SHA256 is AES128-GCM-SHA256, AES_256_CBC_SHA is AES256-SHA."""
+    """Returns the name of OpenSSL: AES128-GCM-SHA256 for AES_128_GCM_SHA256, AES256-SHA for AES_256_CBC_SHA."""
     if name == "CHACHA20_POLY1305_SHA256":
         return "CHACHA20-POLY1305"
     if name == "3DES_EDE_CBC_SHA":

@@ -45,8 +45,8 @@ class ClientLogin:
     """Returns the client side of a new exchange."""
 
 
-def login_of_user(mechanism: str, user: str, password: str, *, source: str, is_token: bool = False) -> ClientLogin:
-    """Returns a login with PLAIN or SCRAM. Raises UserError, which begins with `source`, for another mechanism.
+def login_of_user(mechanism: str, *, user: str, password: str, source: str, is_token: bool = False) -> ClientLogin:
+    """Returns a login with PLAIN or SCRAM. Raises UserError, which begins with `source`, if the mechanism is another.
 
     `is_token`: `user` is the id of a delegation token, and `password` its HMAC in base64.
     """
@@ -70,7 +70,7 @@ def login_of_token(read_token: Callable[[], str], extensions: Mapping[str, str] 
 
 
 def login_of_jaas(mechanism: str, text: str, *, source: str) -> ClientLogin:
-    """Returns the login of a JAAS config. Raises UserError, which begins with `source`, if it has none."""
+    """Returns the login of a JAAS config. Raises UserError, which begins with `source`, if it has no login."""
     if mechanism not in SUPPORTED_MECHANISMS:
         raise UserError(f"{source}: {_unusable(mechanism)}")
     module = parse_jaas(text, source=source)
@@ -83,11 +83,11 @@ def login_of_jaas(mechanism: str, text: str, *, source: str) -> ClientLogin:
     if user is None or password is None:
         raise UserError(f"{source}: username and password are needed to log in")
     is_token = module.options.get("tokenauth", "").lower() == "true"
-    return login_of_user(mechanism, user, password, source=source, is_token=is_token)
+    return login_of_user(mechanism, user=user, password=password, source=source, is_token=is_token)
 
 
 def token_file(url: str | None, *, source: str) -> str:
-    """Returns the path of a file: URL. Raises UserError for another URL: kbroker fetches no tokens."""
+    """Returns the path of a file: URL. Raises UserError if the URL is another: kbroker fetches no tokens."""
     parts = urlsplit(url or "")
     if parts.scheme != "file" or not parts.path:
         raise UserError(f"{source}: OAUTHBEARER {_NO_TOKEN}")

@@ -121,7 +121,7 @@ def format_credential(credential: ScramCredential) -> str:
 
 
 def parse_credential(text: str) -> ScramCredential:
-    """Parses the text in the tree. Raises ValueError, without the text, if it is invalid."""
+    """Parses the text in the tree. Raises ValueError if it is invalid; the message lacks the text."""
     parts = dict(part.partition("=")[::2] for part in text.split(","))
     if parts.keys() != {"salt", "stored_key", "server_key", "iterations"}:
         raise ValueError("invalid SCRAM credential: expected salt, stored_key, server_key and iterations")

@@ -65,15 +65,21 @@ class TokenRules(NamedTuple):
         expiry_ms = min(max_ms, now_ms + self.renewal_ms)
         return DelegationToken(token_id, owner, requester, tuple(renewers), now_ms, expiry_ms, max_ms)
 
-    def renew(self, token: DelegationToken, principal: str, period_ms: int, now_ms: int) -> DelegationToken:
-        """Returns the token with a later expiry; a negative period means the default. Raises Refusal."""
+    def renew(self, token: DelegationToken, principal: str, *, period_ms: int, now_ms: int) -> DelegationToken:
+        """Returns the token with a later expiry; a negative period means the default.
+
+        Raises Refusal if the token has expired, or the principal may not renew it.
+        """
         _check_owner(token, principal)
         _check_not_expired(token, now_ms)
         period = self.renewal_ms if period_ms < 0 else period_ms
         return token._replace(expiry_ms=min(token.max_ms, now_ms + period))
 
-    def expire(self, token: DelegationToken, principal: str, period_ms: int, now_ms: int) -> DelegationToken | None:
-        """Returns the token with another expiry, or None for a negative period: it ends at once. Raises Refusal."""
+    def expire(self, token: DelegationToken, principal: str, *, period_ms: int, now_ms: int) -> DelegationToken | None:
+        """Returns the token with another expiry, or None for a negative period: it ends at once.
+
+        Raises Refusal if the token has expired, or the principal may not expire it.
+        """
         _check_owner(token, principal)
         if period_ms < 0:
             return None

@@ -42,7 +42,7 @@ class DevelopmentCertificates:
         return self.directory / f"{name}.pem"
 
     def make_authority(self) -> bool:
-        """Creates the authority. Returns False if the directory has one already. Raises UserError on failure."""
+        """Creates the authority. Returns False if the directory has one already. Raises UserError if it fails."""
         if self.authority_file.exists():
             return False
         authority = new_authority("kbroker development CA", not_before=self._not_before, days=self._days)

@@ -61,7 +61,10 @@ class LoginModule:
 
 
 def parse_jaas(text: str, *, source: str) -> LoginModule:
-    """Parses the only login module of a JAAS config. Raises UserError, which names `source` and never a value."""
+    """Parses the only login module of a JAAS config.
+
+    Raises UserError if the text is malformed. The message names `source` and never a value.
+    """
     tokens = list(_tokens(text))
     modules = []
     position = 0
@@ -83,10 +86,10 @@ def _only(modules: list[LoginModule], source: str) -> LoginModule:
     return modules[0]
 
 
-def parse_jaas_section(text: str, section: str, *, source: str) -> LoginModule:
+def parse_jaas_section(text: str, *, section: str, source: str) -> LoginModule:
     """Parses the only login module of a section of a JAAS file: `Client { <module> required key="value"; };`.
 
-    Raises UserError, which names `source` and never a value.
+    Raises UserError if the text is malformed. The message names `source` and never a value.
     """
     tokens = list(_tokens(text))
     sections: dict[str, list[LoginModule]] = {}

@@ -36,7 +36,7 @@ class BearerToken:
 
 
 ValidateToken = Callable[[str], BearerToken]
-"""Returns the accepted token. Raises InvalidToken."""
+"""Returns the accepted token. Raises InvalidToken if it is not accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class TokenRules:
 
 
 def validate_signed(text: str, rules: TokenRules, keys: JsonWebKeys, *, now_ms: int) -> BearerToken:
-    """Returns the token if its signature and claims are valid. Raises InvalidToken otherwise."""
+    """Returns the token. Raises InvalidToken if its signature or a claim is invalid."""
     header, claims, signed, signature = _parts(text)
     algorithm, key_id = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or not isinstance(key_id, str | None):

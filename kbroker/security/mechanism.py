@@ -46,7 +46,7 @@ class ServerMechanism(Protocol):
     """Whether the client has logged in with a delegation token."""
 
     def step(self, token: bytes) -> bytes:
-        """Returns the answer to a token of the client. Raises AuthenticationFailed."""
+        """Returns the answer to a token of the client. Raises AuthenticationFailed if the login fails."""
         ...
 
 
@@ -56,7 +56,7 @@ class ClientMechanism(Protocol):
     def first_token(self) -> bytes: ...
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Returns the next token, or None if the exchange is complete. Raises AuthenticationFailed."""
+        """Returns the next token, or None if the exchange is complete. Raises AuthenticationFailed if it fails."""
         ...
 
 

@@ -73,7 +73,7 @@ def _context(config: ZooKeeperConfig) -> ssl.SSLContext:
         if secret is not None and not _is_pem_file(location):
             texts["ssl.truststore.password"] = secret.value
     try:
-        return client_context(listener_config(texts, "", "SSL"))
+        return client_context(listener_config(texts, "", security_protocol="SSL"))
     except UserError as problem:
         raise UserError(f"TLS to ZooKeeper cannot be used, check zookeeper.ssl.*: {problem}") from None
 
@@ -101,7 +101,7 @@ def _login(path: str) -> Callable[[], ClientMechanism]:
             text = file.read()
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(f"{source}: could not read it: {getattr(problem, 'strerror', 'not UTF-8')}") from None
-    module = parse_jaas_section(text, _SECTION, source=source)
+    module = parse_jaas_section(text, section=_SECTION, source=source)
     if module.class_name != _LOGIN_MODULE:
         raise UserError(
             f"{source}: section {_SECTION} needs the login module {_LOGIN_MODULE}, not {module.class_name}. "

@@ -350,7 +350,7 @@ class _Broker:
     async def _logins(
         self, context: Context, dispatch: Dispatch, network: Network, background: trio.Nursery
     ) -> dict[str, Callable[[Connection], None]]:
-        """Returns what begins the login of each new connection, by listener. Empty without a SASL listener."""
+        """Returns the functions that begin logins of connections, by listener. Empty without a SASL listener."""
         if not any(endpoint.security_protocol.startswith("SASL_") for endpoint in self._config.endpoints):
             return {}
         from kbroker.server.authentication.sasl_listeners import open_sasl_listeners
@@ -364,8 +364,8 @@ class _Broker:
     ) -> Listener:
         name, host, port, protocol = endpoint
         if protocol == "PLAINTEXT":
-            return server.listen(name, host, port)
-        return server.listen(name, host, port, tls=self._tls.get(name), begin_login=begin_login)
+            return server.listen(name, host=host, port=port)
+        return server.listen(name, host=host, port=port, tls=self._tls.get(name), begin_login=begin_login)
 
     async def _rename_strays(self, member: ClusterMember) -> None:
         """Renames the logs that this broker does not have any more: it was down when they were deleted or moved."""
@@ -464,7 +464,10 @@ def _load_tls(config: BrokerConfig) -> dict[str, ReloadableTls]:
 
 
 def _security_between_brokers(config: BrokerConfig, tls: Mapping[str, ReloadableTls]) -> ConnectionSecurity | None:
-    """Returns what connections to other brokers need; None on a single node, and for PLAINTEXT. Raises UserError."""
+    """Returns the settings of connections to other brokers; None on a single node, and for PLAINTEXT.
+
+    Raises UserError if a key, a certificate or a login of the config cannot be used.
+    """
     security = inter_broker_security(config) if config.zookeeper_connect else None
     if security is not None and security.tls is not None:
         tls[config.inter_broker_endpoint.name].outbound = security.tls

@@ -71,7 +71,7 @@ async def find_broker_id(config: BrokerConfig, shared: Tree | None, paths: Seque
 
 
 def inter_broker_security(config: BrokerConfig) -> ConnectionSecurity | None:
-    """Returns what connections to the listener between brokers need; None if it is PLAINTEXT.
+    """Returns the settings of connections to the listener between brokers; None if it is PLAINTEXT.
 
     Raises UserError if its configs cannot work: the broker could not be part of the cluster.
     """

@@ -1,7 +1,7 @@
 """Returns freed memory to the operating system.
 
-The C library keeps what large requests, or very many small ones, have freed for later requests, so the broker would
-stay as large as its largest load made it.
+The C library keeps memory that large requests, or very many small ones, have freed, so the broker would stay as large
+as its largest load made it.
 """
 
 from __future__ import annotations

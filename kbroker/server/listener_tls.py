@@ -92,7 +92,10 @@ class ReloadableTls:
         return None
 
     def reload(self) -> None:
-        """Uses the keys and trusted certificates of the current configs. Raises UserError and keeps the old ones."""
+        """Uses the keys and trusted certificates of the current configs.
+
+        Raises UserError if they cannot be used, and keeps the old ones.
+        """
         listener_config = self._config.listener_config(self.name)
         loaded = self._load(listener_config)
         self._check_change(loaded, listener_config)

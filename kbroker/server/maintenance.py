@@ -153,7 +153,9 @@ class Maintenance:
 
     def _expire_producers_of(self, partition: Partition) -> None:
         if partition.log_handle.opened is not None:
-            partition.log.producers.expire(self._clock.now_ms(), self._config.producer_id_expiration_ms)
+            partition.log.producers.expire(
+                now_ms=self._clock.now_ms(), expiration_ms=self._config.producer_id_expiration_ms
+            )
 
     async def _checkpoint(self) -> None:
         await self._replicas.log_dirs.checkpoint()

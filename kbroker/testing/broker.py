@@ -102,7 +102,7 @@ class Broker:
 
     @property
     def tls(self) -> TlsFiles:
-        """Returns the files for clients of this broker. Raises UserError without `tls`."""
+        """Returns the files for clients of this broker. Raises UserError if it was created without `tls`."""
         if self._tls is None:
             raise UserError("The broker has no TLS: create it with tls=True")
         return self._tls
@@ -124,7 +124,7 @@ class Broker:
 
     @property
     def container_bootstrap(self) -> str:
-        """Returns HOST:PORT for clients in containers. Raises UserError without `container_host`."""
+        """Returns HOST:PORT for clients in containers. Raises UserError if there is no `container_host`."""
         running = self._expect_running()
         if self._container_host is None:
             raise UserError("The broker has no listener for containers: create it with container_host=…")
@@ -229,7 +229,7 @@ class Broker:
     def add_acls(self, acls: Sequence[str]) -> None:
         """Adds ACLs: lines such as `allow User:ANONYMOUS READ,WRITE topic orders`. `orders-*` is a prefix.
 
-        Raises UserError for another line, or if the broker was created without `acls`.
+        Raises UserError if a line has another form, or if the broker was created without `acls`.
         """
         self._stage.run(self._expect_running().add_acls, acls)
 

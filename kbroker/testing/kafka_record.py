@@ -63,7 +63,7 @@ async def produce(
 ) -> None:
     """Writes records and returns when they are committed.
 
-    Raises UserError for a partition that does not exist, and for records that are not of the types above.
+    Raises UserError if a partition does not exist, or a record is not of the types above.
     """
     if isinstance(records, str | bytes | KafkaRecord):
         raise UserError(f"Expected a list of records for topic {topic}, got one: {records!r}. Write [{records!r}].")
@@ -181,7 +181,7 @@ def _headers(headers: _Headers) -> list[tuple[str, bytes | None]]:
 
 
 def _encoded(data: _Data) -> bytes | None:
-    """Returns text as UTF-8. Raises UserError for other types: a test may run without a type checker."""
+    """Returns text as UTF-8. Raises UserError if it has another type: a test may run without a type checker."""
     if isinstance(data, str):
         return data.encode()
     if data is not None and not isinstance(data, bytes):

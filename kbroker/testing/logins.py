@@ -38,10 +38,10 @@ class BrokerUsers:
 
     @property
     def helper_login(self) -> ClientLogin:
-        return login_of_user(PLAIN, HELPER, self._helper_password, source="users")
+        return login_of_user(PLAIN, user=HELPER, password=self._helper_password, source="users")
 
     def client_settings(self, user: str, mechanism: str) -> dict[str, str]:
-        """Returns the settings of a client, with the names of librdkafka. Raises UserError for an unknown user."""
+        """Returns the settings of a client, with the names of librdkafka. Raises UserError if the user is unknown."""
         if user not in self._passwords:
             raise UserError(f"The broker has no user {user}: create it with users={{'{user}': '...'}}")
         return {

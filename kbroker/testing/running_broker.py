@@ -74,7 +74,7 @@ class RunningBroker:
 
     @property
     def tls(self) -> TlsFiles:
-        """Returns the files for clients of this broker. Raises UserError without `tls`."""
+        """Returns the files for clients of this broker. Raises UserError if it was created without `tls`."""
         if self._tls is None:
             raise UserError("The broker has no TLS: create it with tls=True")
         return self._tls
@@ -97,7 +97,7 @@ class RunningBroker:
     async def add_acls(self, acls: Sequence[str]) -> None:
         """Adds ACLs: lines such as `allow User:ANONYMOUS READ,WRITE topic orders`. `orders-*` is a prefix.
 
-        Raises UserError for another line, or if the broker has no authorizer.
+        Raises UserError if a line has another form, or if the broker has no authorizer.
         """
         for refusal in await self._acl_store().add(_bindings(acls)):
             if refusal is not None:

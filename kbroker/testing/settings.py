@@ -50,7 +50,7 @@ _DEFAULTS: Final = {
 
 
 def config_for_tests(properties: Mapping[str, str]) -> BrokerConfig:
-    """Builds the config of a test broker. Raises UserError for an invalid value."""
+    """Builds the config of a test broker. Raises UserError if a value is invalid."""
     if "log.dirs" in properties or "log.dir" in properties:
         raise UserError("Use data_dir=… to set the data directory: log.dirs would not be removed after the test")
     return BrokerConfig.from_properties({**_DEFAULTS, **properties})

@@ -43,7 +43,7 @@ class TransactionShard:
     # The log
 
     def replay(self, records: Iterable[KeyAndValue]) -> None:
-        """Replays records. Raises UnreadableTransaction: then this record and the following ones have no effect."""
+        """Replays records. Raises UnreadableTransaction if one is malformed: it and the later ones have no effect."""
         for key, value in records:
             transactional_id = read_key(key)
             if value is None:
@@ -205,7 +205,7 @@ class TransactionShard:
         current = self.transactions[transactional_id]
         _, completed = _outcome(current.state is TransactionState.PREPARE_COMMIT)
         updated = _entered(current, completed, now_ms, partitions=_NO_PARTITIONS)
-        if current.next_producer_id != NO_ID:
+        if current.next_producer_id != NO_ID:  # the epochs of the old id were exhausted when the transaction ended
             updated = updated._replace(
                 producer_id=current.next_producer_id,
                 producer_epoch=0,
@@ -235,7 +235,7 @@ class TransactionShard:
         current = self.transactions.get(transactional_id)
         return current is not None and current.state is _ONGOING
 
-    def expire(self, now_ms: int, expiration_ms: int) -> Iterator[KeyAndValue]:
+    def expire(self, *, now_ms: int, expiration_ms: int) -> Iterator[KeyAndValue]:
         """Yields the tombstones of ids without an open transaction that were not updated for `expiration_ms`."""
         for transactional_id, transaction in self.transactions.items():
             is_idle = transaction.state is _EMPTY or transaction.state in COMPLETE

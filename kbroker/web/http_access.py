@@ -1,4 +1,4 @@
-"""Decides who may read the HTTP endpoints: a bearer token, a client certificate, or everybody if neither is set.
+"""Decides who may read the HTTP endpoints: a bearer token, a client certificate, or any client if neither is set.
 
 The token comes from a file or from the environment, never from an argument or a property: other users of the machine
 see arguments, and DescribeConfigs shows properties. Only its hash is kept.
@@ -65,11 +65,11 @@ class HttpAccess(NamedTuple):
 
 
 OPEN: Final = HttpAccess()
-"""Plain HTTP for everybody."""
+"""Plain HTTP, for any client."""
 
 
 def find_token(file: str | None) -> HttpToken | None:
-    """Returns the token of the file or of the environment; None if neither is set. Raises UserError for a bad one."""
+    """Returns the token of the file or of the environment; None if neither is set. Raises UserError if it is bad."""
     variable = os.environ.get(TOKEN_VARIABLE)
     if file and variable is not None:
         raise UserError(f"Set either {_TOKEN_FILE} or {TOKEN_VARIABLE}, not both")
@@ -86,13 +86,13 @@ def find_token(file: str | None) -> HttpToken | None:
 
 
 def http_access(config: BrokerConfig) -> HttpAccess:
-    """Returns the access of the broker's endpoints. Raises UserError for a bad token, and for TLS without a key."""
+    """Returns the access of the broker's endpoints. Raises UserError if the token is bad, or TLS has no key."""
     return HttpAccess(find_token(config.kbroker_metrics_token_file), _tls(config))
 
 
 def _tls(config: BrokerConfig) -> ssl.SSLContext | None:
     # With the rules of SASL_SSL: ssl.client.auth without prefix is meant for Kafka's listeners, not for these.
-    tls_config = listener_config(config.texts, LISTENER, "SASL_SSL")
+    tls_config = listener_config(config.texts, LISTENER, security_protocol="SASL_SSL")
     if config.kbroker_metrics_security_protocol == "PLAINTEXT":
         if tls_config.ssl_client_auth != "none":
             raise UserError(

@@ -39,7 +39,7 @@ class BadRequest(Exception):
 
 
 def parse_head(head: bytes) -> HttpRequest:
-    """Parses a head without its final empty line. Raises BadRequest with the status to answer."""
+    """Parses a head without its final empty line. Raises BadRequest, with the status to answer, if it is invalid."""
     first, *headers = head.split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)
     if line is None:

@@ -13,7 +13,7 @@ __all__ = ["monitoring_server"]
 
 
 def monitoring_server(status: BrokerStatus, clock: Clock, access: HttpAccess = OPEN) -> HttpServer:
-    """Returns the server. Everybody may ask whether the broker is healthy and ready; why it is not needs access."""
+    """Returns the server. Health and readiness are public; the reason why a broker is not ready needs access."""
     metrics = BrokerMetrics(status, clock)
 
     async def show_metrics() -> HttpResponse:

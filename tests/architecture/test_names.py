@@ -20,6 +20,13 @@ TREES = {
 SPECS = re.compile(r"kbroker/protocol/(messages/|group_records|transaction_records|consumer_protocol)")
 MAX_METHODS = 40
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# The docstring of a function begins with a verb in the third person, with Whether, with a parameter (of a constructor),
+# or refers to a function that it resembles. Help texts of commands and fixtures are for users: they are exempt.
+GOOD_OPENING = re.compile(
+    r"(Whether|Like|See|Called|`|(?!Paths|Names|Partitions|Configs|Offsets)[A-Z][a-z]+s[,.;:]?\s)"
+)
+FOR_USERS = re.compile(r"\b(command|group|fixture)\b")
+RAISES_ALONE = re.compile(r"\bRaises [A-Z]\w+\.(?=$|\s)", re.MULTILINE)
 # A docstring says what a function does ("Returns ...", "Whether ...") or what a type is ("Client connection ...").
 BAD_OPENING = re.compile(
     r"(What|Who|Whoever|Whatever|Where|How|Which|Why|Of|With|Without|In|As|For|From|By|At|To|Until|After|Before|Or|So|"
@@ -92,6 +99,21 @@ def badly_opened(tree: ast.Module) -> list[str]:
     return [docstring.split("\n")[0] for docstring in docstrings if BAD_OPENING.match(docstring)]
 
 
+def functions_without_verb(tree: ast.Module) -> list[str]:
+    functions = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, FUNCTIONS) and not any(FOR_USERS.search(ast.unparse(part)) for part in node.decorator_list)
+    ]
+    docstrings = [ast.get_docstring(node) for node in functions]
+    return [text.split("\n")[0] for text in docstrings if text is not None and not GOOD_OPENING.match(text + " ")]
+
+
+def exceptions_without_condition(tree: ast.Module) -> list[str]:
+    documented = [node for node in ast.walk(tree) if isinstance(node, (*FUNCTIONS, ast.ClassDef))]
+    return [found for node in documented for found in RAISES_ALONE.findall(ast.get_docstring(node) or "")]
+
+
 def synchronous_waits(tree: ast.Module) -> list[str]:
     return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("wait_")]
 
@@ -111,6 +133,14 @@ def test_no_class_has_too_many_methods() -> None:
 
 def test_docstrings_open_with_what_is_done() -> None:
     assert {path: bad for path, tree in TREES.items() if (bad := badly_opened(tree))} == {}
+
+
+def test_docstrings_of_functions_open_with_a_verb() -> None:
+    assert {path: bad for path, tree in TREES.items() if (bad := functions_without_verb(tree))} == {}
+
+
+def test_docstrings_say_when_an_exception_is_raised() -> None:
+    assert {path: bad for path, tree in TREES.items() if (bad := exceptions_without_condition(tree))} == {}
 
 
 def test_nothing_synchronous_is_called_wait() -> None:
@@ -145,6 +175,21 @@ def test_a_riddle_is_seen(opening: str) -> None:
 @pytest.mark.parametrize("opening", ["Whether it is empty.", "Returns the offset.", "Forgets idle clients."])
 def test_a_plain_opening_passes(opening: str) -> None:
     assert badly_opened(ast.parse(f'def f(): """{opening}"""')) == []
+
+
+@pytest.mark.parametrize("opening", ["The newest image.", "Log end offset of the copy.", "Paths of all indexes."])
+def test_a_function_without_a_verb_is_seen(opening: str) -> None:
+    assert functions_without_verb(ast.parse(f'def f(): """{opening}"""')) == [opening]
+
+
+@pytest.mark.parametrize("opening", ["Whether it is empty.", "Returns it.", "`rack`: of this broker.", "See `f`."])
+def test_a_function_with_a_verb_passes(opening: str) -> None:
+    assert functions_without_verb(ast.parse(f'def f(): """{opening}"""')) == []
+
+
+def test_an_exception_without_a_condition_is_seen() -> None:
+    tree = ast.parse('def f(): """Returns it. Raises Refusal."""\ndef g(): """Raises Refusal if it is late."""')
+    assert exceptions_without_condition(tree) == ["Raises Refusal."]
 
 
 def test_a_synchronous_wait_is_seen() -> None:

@@ -99,7 +99,7 @@ async def expire(client: Client, hmac: bytes, period_ms: int = -1, *, version: i
 def security_of(created: Any, mechanism: str = "SCRAM-SHA-512", *, is_token: bool = True) -> ConnectionSecurity:
     password = token_password(bytes(created.hmac))
     return ConnectionSecurity(
-        login_of_user(mechanism, created.token_id, password, source="test", is_token=is_token), None
+        login_of_user(mechanism, user=created.token_id, password=password, source="test", is_token=is_token), None
     )
 
 
@@ -417,4 +417,4 @@ def test_the_newer_name_of_the_secret_key_wins() -> None:
 
 def test_a_token_needs_a_scram_mechanism() -> None:
     with pytest.raises(UserError, match="a delegation token needs a SCRAM mechanism, not PLAIN"):
-        login_of_user("PLAIN", "id", "hmac", source="test", is_token=True)
+        login_of_user("PLAIN", user="id", password="hmac", source="test", is_token=True)

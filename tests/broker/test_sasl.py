@@ -387,7 +387,7 @@ async def test_a_user_that_was_added_logs_in_and_one_that_was_removed_not(
     broker: RunningBroker, admin: Cluster, mechanism: str
 ) -> None:
     address = Address(broker.host, broker.port)
-    await set_scram_password(admin, "carol/x", "pässword", mechanisms=[mechanism], iterations=4096)
+    await set_scram_password(admin, "carol/x", password="pässword", mechanisms=[mechanism], iterations=4096)
     assert await describe_scram_users(admin) == [("carol/x", {mechanism: 4096})]
     connection = await connect_client(address, security=security_of("carol/x", "pässword", mechanism))
     for user, password in (("carol/x", "wrong"), ("nobody", "pässword")):
@@ -404,7 +404,7 @@ async def test_credentials_survive_a_restart(start_broker: StartBroker, data_dir
     broker = await start_broker(sasl_properties())
     security = security_of("alice", "s3cret")
     async with open_cluster([Address(broker.host, broker.port)], security=security) as cluster:
-        await set_scram_password(cluster, "carol", "pw", mechanisms=["SCRAM-SHA-512"], iterations=8192)
+        await set_scram_password(cluster, "carol", password="pw", mechanisms=["SCRAM-SHA-512"], iterations=8192)
     await broker.stop()
     broker = await start_broker(sasl_properties())
     carol = security_of("carol", "pw", "SCRAM-SHA-512")

@@ -227,8 +227,8 @@ async def test_a_coordinator_that_is_coming_up_is_waited_for(nursery: trio.Nurse
 
     broker = ToyBroker(nursery, {"FindCoordinator": find, "OffsetFetch": fetch, "OffsetCommit": commit})
     cluster = cluster_of(broker)
-    assert await committed_offsets(cluster, "g", "a", [0, 1]) == {0: 9}
-    await commit_offsets(cluster, "g", "a", {0: 10})
+    assert await committed_offsets(cluster, group="g", topic="a", partitions=[0, 1]) == {0: 9}
+    await commit_offsets(cluster, group="g", topic="a", offsets={0: 10})
     assert finds == fetches == commits == []
     await cluster.aclose()
 

@@ -55,7 +55,7 @@ async def write(cluster: Cluster, transaction: ProducerTransaction, *values: byt
             [Record(0, 0, None, value)],
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
-            base_sequence=producer.take_sequence("t", 0, 1),
+            base_sequence=producer.take_sequence("t", 0, record_count=1),
             is_transactional=True,
         )
         await producer.send("t", {0: ProducerBatch(batch, 1)})

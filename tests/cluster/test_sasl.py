@@ -186,12 +186,12 @@ async def until_unknown(client: Cluster, token_id: str) -> None:
 
 def login_with(issued: IssuedToken) -> ClientLogin:
     password = token_password(issued.hmac)
-    return login_of_user(MECHANISM, issued.token.token_id, password, source="test", is_token=True)
+    return login_of_user(MECHANISM, user=issued.token.token_id, password=password, source="test", is_token=True)
 
 
 async def share_tokens(cluster: RunningCluster) -> None:
     """Creates, renews and expires tokens at both brokers, and logs in with them at the other one."""
-    alice = login_of_user(MECHANISM, "alice", PASSWORDS["alice"], source="test")
+    alice = login_of_user(MECHANISM, user="alice", password=PASSWORDS["alice"], source="test")
     async with client_of(cluster, 1, alice) as ours, client_of(cluster, 2, alice) as theirs:
         for here, there, other_id in ((ours, theirs, 2), (theirs, ours, 1)):
             issued = await create_token(here, renewers=["User:bob*/x"])

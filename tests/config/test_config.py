@@ -103,7 +103,7 @@ def test_configs_are_read_only() -> None:
 def test_a_dynamic_update_replaces_the_topic_defaults_and_leaves_the_old_object_as_it_was() -> None:
     config = broker()
     before = config.topic_defaults
-    config.set_dynamic({}, {"log.retention.ms": "5"})
+    config.set_dynamic(own={}, defaults={"log.retention.ms": "5"})
     assert (config.log_retention_ms, config.topic_defaults.retention_ms) == (5, 5)
     assert before.retention_ms == 7 * 24 * 3_600_000
 
@@ -343,7 +343,9 @@ def test_a_broker_describes_every_config_and_keeps_secrets() -> None:
 
 def test_what_changes_while_the_broker_runs_acts_in_place_and_the_brokers_own_wins() -> None:
     config = broker(log_retention_hours="1", log_segment_bytes="2000000")
-    config.set_dynamic({"log.retention.ms": "600"}, {"log.retention.ms": "700", "log.segment.bytes": "3000000"})
+    config.set_dynamic(
+        own={"log.retention.ms": "600"}, defaults={"log.retention.ms": "700", "log.segment.bytes": "3000000"}
+    )
     assert (config.log_retention_ms, config.topic_defaults.retention_ms) == (600, 600)
     assert config.topic_defaults.segment_bytes == 3_000_000
     assert synonyms_of(broker_entries(config)["log.retention.ms"]) == [
@@ -356,14 +358,14 @@ def test_what_changes_while_the_broker_runs_acts_in_place_and_the_brokers_own_wi
         ("log.retention.ms", "700"),
         ("log.segment.bytes", "3000000"),
     ]
-    config.set_dynamic({}, {})
+    config.set_dynamic(own={}, defaults={})
     assert (config.log_retention_ms, config.topic_defaults.retention_ms) == (None, 3_600_000)
     assert config.topic_defaults.segment_bytes == 2_000_000
 
 
 def test_stored_configs_that_cannot_be_taken_are_passed_over() -> None:
     config = broker()
-    config.set_dynamic({"num.partitions": "9", "log.retention.ms": "x", "for.a.plugin": "1"}, {})
+    config.set_dynamic(own={"num.partitions": "9", "log.retention.ms": "x", "for.a.plugin": "1"}, defaults={})
     assert (config.num_partitions, config.log_retention_ms) == (1, None)
     plugin = broker_entries(config)["for.a.plugin"]
     assert (plugin.value, plugin.is_sensitive, plugin.type) == (None, True, ConfigType.UNKNOWN)

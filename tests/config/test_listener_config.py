@@ -67,7 +67,7 @@ def test_client_certificates_of_a_sasl_listener_need_the_prefix() -> None:
 
 def test_dynamic_configs_of_a_listener_are_used() -> None:
     config = BrokerConfig.from_properties({**FOUR, "ssl.keystore.location": "/static"})
-    config.set_dynamic({"listener.name.ssl.ssl.keystore.location": "/dynamic"}, {})
+    config.set_dynamic(own={"listener.name.ssl.ssl.keystore.location": "/dynamic"}, defaults={})
     assert config.listener_config("SSL").ssl_keystore_location == "/dynamic"
     assert config.listener_config("BOTH").ssl_keystore_location == "/static"
     assert config.listener_config("SSL", dynamic={}).ssl_keystore_location == "/static"

@@ -155,7 +155,7 @@ class Members:
             return _Answer()
 
         async def controlled_shutdown(body: Any) -> Any:
-            remaining = await peer.controller.shut_down(body.broker_id, body.broker_epoch)
+            remaining = await peer.controller.shut_down(body.broker_id, broker_epoch=body.broker_epoch)
             return shutdown_messages.RESPONSE(
                 remaining_partitions=[
                     shutdown_messages.RemainingPartition(topic_name=name, partition_index=index)

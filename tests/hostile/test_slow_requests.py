@@ -71,7 +71,7 @@ def test_a_turn_ends_after_one_slow_request_of_many_bytes(bench: Bench) -> None:
 async def running(handler: ToyHandler, clock: ShiftedClock) -> AsyncIterator[int]:
     """Runs a server, and yields its port."""
     server = SocketServer(Network(handler, ConnectionLimits(), clock), portable=False)
-    listener = server.listen("PLAINTEXT", "127.0.0.1", 0)
+    listener = server.listen("PLAINTEXT", host="127.0.0.1", port=0)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

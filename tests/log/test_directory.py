@@ -221,7 +221,7 @@ def test_a_deleted_partition_is_renamed_at_once_and_purged_when_it_is_not_read_a
     append(log, make_batch(b"a"))
     slice_ = log.read(0, 1000)
     assert isinstance(slice_, FileSlice)
-    directory.delete_log("t", 0, "0123abcd")
+    directory.delete_log("t", 0, unique="0123abcd")
     assert filesystem.list_directories(path) == ["t-0.0123abcd-delete"]
     assert directory.partitions == frozenset()
     assert directory.purge_deleted() == 1
@@ -238,7 +238,7 @@ def test_partitions_deleted_before_a_crash_are_purged_after_it(place: Place) -> 
     filesystem, path = place
     directory = open_directory(place)
     directory.create_log("t", 0, TOPIC_ID, LogConfig())
-    directory.delete_log("t", 0, "ff")
+    directory.delete_log("t", 0, unique="ff")
     directory.release()
     again = open_directory(place)
     assert again.partitions == frozenset()
@@ -252,7 +252,7 @@ def test_directory_names() -> None:
     assert split_partition_name("a") is None
     assert split_partition_name("a-x") is None
     assert split_partition_name("a-03") is None
-    long = deleted_name("x" * 249, 12345, "0" * 32)
+    long = deleted_name("x" * 249, 12345, unique="0" * 32)
     assert len(long) == 255
     assert long.endswith("x-12345." + "0" * 32 + "-delete")
 
@@ -314,7 +314,7 @@ def test_cleaner_offsets_are_checkpointed_and_removed_with_their_partition(place
     again = open_directory(place)
     assert again.open_log("a", 0, LogConfig()).cleaner_offset == 7
     assert again.open_log("never", 0, LogConfig()).cleaner_offset is None
-    again.delete_log("a", 0, "f" * 32)
+    again.delete_log("a", 0, unique="f" * 32)
     assert again.create_log("a", 0, TOPIC_ID, LogConfig()).cleaner_offset is None
     again.close(NOW)
     assert filesystem.read(checkpoint) == b"0\n1\nb 0 9\n"

@@ -10,7 +10,7 @@ from kbroker.testing.faulty_filesystem import FaultyFileSystem
 def epochs(faulty: FaultyFileSystem) -> LeaderEpochs:
     found = LeaderEpochs(faulty, "/leader-epoch-checkpoint")
     for epoch, start in ((2, 10), (3, 20), (5, 40)):
-        found.assign(epoch, start)
+        found.assign(epoch, start_offset=start)
     return found
 
 
@@ -32,11 +32,11 @@ def test_the_file_has_kafkas_format(faulty: FaultyFileSystem, epochs: LeaderEpoc
     ],
 )
 def test_an_epoch_ends_where_the_next_begins(epochs: LeaderEpochs, asked: int, answer: tuple[int, int]) -> None:
-    assert epochs.end_offset_for(asked, 77) == answer
+    assert epochs.end_offset_for(asked, log_end_offset=77) == answer
 
 
 def test_without_any_epoch_the_answer_is_undefined(faulty: FaultyFileSystem) -> None:
-    assert LeaderEpochs(faulty, "/none").end_offset_for(0, 5) == (-1, -1)
+    assert LeaderEpochs(faulty, "/none").end_offset_for(0, log_end_offset=5) == (-1, -1)
 
 
 def test_the_epoch_of_an_offset_is_found(epochs: LeaderEpochs) -> None:
@@ -44,13 +44,13 @@ def test_the_epoch_of_an_offset_is_found(epochs: LeaderEpochs) -> None:
 
 
 def test_a_new_epoch_removes_later_entries(epochs: LeaderEpochs) -> None:
-    epochs.assign(6, 15)
+    epochs.assign(6, start_offset=15)
     assert epochs.entries == [(2, 10), (6, 15)]
     assert epochs.latest == 6
 
 
 def test_the_same_epoch_keeps_its_first_start(epochs: LeaderEpochs) -> None:
-    epochs.assign(5, 60)
+    epochs.assign(5, start_offset=60)
     assert epochs.entries[-1] == (5, 40)
 
 

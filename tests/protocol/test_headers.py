@@ -75,7 +75,7 @@ def test_a_header_that_is_cut_is_refused(version: int) -> None:
 
 
 def test_header_versions_follow_the_first_flexible_version() -> None:
-    assert [request_header_version(0, version, 9) for version in (0, 8, 9, 13)] == [1, 1, 2, 2]
-    assert [response_header_version(0, version, 9) for version in (0, 8, 9, 13)] == [0, 0, 1, 1]
-    assert request_header_version(17, 1, NEVER) == 1
-    assert response_header_version(17, 1, NEVER) == 0
+    assert [request_header_version(0, version, flexible_since=9) for version in (0, 8, 9, 13)] == [1, 1, 2, 2]
+    assert [response_header_version(0, version, flexible_since=9) for version in (0, 8, 9, 13)] == [0, 0, 1, 1]
+    assert request_header_version(17, 1, flexible_since=NEVER) == 1
+    assert response_header_version(17, 1, flexible_since=NEVER) == 0

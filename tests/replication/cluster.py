@@ -127,7 +127,7 @@ class Node:
                     self.context = context = builder.build(nursery)
                     self.groups, self.transactions = context.groups, context.transactions
                     server = SocketServer(Network(Dispatch(context), ConnectionLimits(), SystemClock()))
-                    self.port = server.listen("PLAINTEXT", "127.0.0.1", 0).port
+                    self.port = server.listen("PLAINTEXT", host="127.0.0.1", port=0).port
                     works = (context.deadlines.run, flusher.run, fetchers.run, LagWatch(self.peers, clock).run)
                     for work in (*works, self.groups.run, self.transactions.run):
                         nursery.start_soon(work)

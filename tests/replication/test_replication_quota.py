@@ -37,7 +37,7 @@ def config() -> BrokerConfig:
 def test_listed_replicas_of_this_broker_are_throttled_while_there_is_a_rate(config: BrokerConfig) -> None:
     quota = leader_quota(config, Clock(), 1)
     assert not quota.covers(partition(0, "*")), "no rate is set"
-    config.set_dynamic({"leader.replication.throttled.rate": "1000"}, {})
+    config.set_dynamic(own={"leader.replication.throttled.rate": "1000"}, defaults={})
     assert quota.covers(partition(0, "*"))
     assert quota.covers(partition(2, "0:1", "2:1"))
     assert quota.covers(partition(2, "2 : 1"))
@@ -45,7 +45,7 @@ def test_listed_replicas_of_this_broker_are_throttled_while_there_is_a_rate(conf
     assert not quota.covers(partition(0, "0:2"))
     assert not quota.covers(partition(0))
     assert not follower_quota(config, Clock(), 1).covers(partition(0, "*"))
-    config.set_dynamic({}, {})
+    config.set_dynamic(own={}, defaults={})
     quota.record(10**9)
     assert quota.excess_seconds() == 0
 
@@ -54,7 +54,7 @@ def test_listed_replicas_of_this_broker_are_throttled_while_there_is_a_rate(conf
 def test_the_rate_is_held(config: BrokerConfig, rate: int) -> None:
     clock = Clock()
     quota = follower_quota(config, clock, 1)
-    config.set_dynamic({}, {"follower.replication.throttled.rate": str(rate)})
+    config.set_dynamic(own={}, defaults={"follower.replication.throttled.rate": str(rate)})
     sent = 0
     for _ in range(60 * 20):
         if quota.excess_seconds() == 0:
@@ -66,7 +66,7 @@ def test_the_rate_is_held(config: BrokerConfig, rate: int) -> None:
 
 def test_a_first_burst_is_held_back_at_once(config: BrokerConfig) -> None:
     quota = leader_quota(config, Clock(), 1)
-    config.set_dynamic({"leader.replication.throttled.rate": "1000"}, {})
+    config.set_dynamic(own={"leader.replication.throttled.rate": "1000"}, defaults={})
     quota.record(5000)
     assert quota.excess_seconds() == pytest.approx(4)
 
@@ -75,7 +75,7 @@ def test_the_time_in_which_replicas_are_held_back_is_counted_once(config: Broker
     clock = Clock()
     quota = leader_quota(config, clock, 1)
     assert (quota.excess_seconds(), quota.throttled_seconds) == (0, 0)
-    config.set_dynamic({"leader.replication.throttled.rate": "1000"}, {})
+    config.set_dynamic(own={"leader.replication.throttled.rate": "1000"}, defaults={})
     quota.record(5000)
     for _ in range(3):  # three partitions ask
         assert quota.excess_seconds() == pytest.approx(4)

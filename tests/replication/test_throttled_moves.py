@@ -43,7 +43,7 @@ async def seconds_to_copy(cluster: Cluster, topics: list[str]) -> float:
     """Starts broker 2, and returns the seconds until it has everything."""
     began = trio.current_time()
     await cluster.start(2)
-    cluster.nodes[2].config.set_dynamic(FOLLOWER, {})
+    cluster.nodes[2].config.set_dynamic(own=FOLLOWER, defaults={})
     for topic in topics:
         end = cluster.nodes[1].replica(topic).log.log_end_offset
         while cluster.nodes[2].replica(topic).log.log_end_offset < end:  # noqa: ASYNC110
@@ -59,7 +59,7 @@ async def test_a_throttled_copy_runs_at_its_rate(
     mock_clock.autojump_threshold = JUMP_AFTER
     cluster.clock = TrioTime()
     await cluster.start(1)
-    cluster.nodes[1].config.set_dynamic(LEADER, {})
+    cluster.nodes[1].config.set_dynamic(own=LEADER, defaults={})
     topics = [f"orders{number}" for number in range(partitions)]
     throttled = {
         f"{role}_replication_throttled_replicas": "*" for role in ("leader", "follower") if side in (role, "both")

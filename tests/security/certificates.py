@@ -55,4 +55,6 @@ class Authority:
 
 def configs(protocol: str = "SSL", **texts: str) -> ListenerConfig:
     """Returns the configs of a listener; names with underscores for dots."""
-    return listener_config({name.replace("_", "."): text for name, text in texts.items()}, "SSL", protocol)
+    return listener_config(
+        {name.replace("_", "."): text for name, text in texts.items()}, "SSL", security_protocol=protocol
+    )

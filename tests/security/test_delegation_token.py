@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.errors import Refusal
 from kbroker.protocol.error_codes import ErrorCode
-from kbroker.security.delegation_token import DelegationToken, TokenRules, split_principal, token_password
+from kbroker.security.delegation_token import TokenRules, split_principal, token_password
 
 DAY, NOW = 86_400_000, 1_700_000_000_000
 LONGEST = 2**63 - 1
@@ -49,18 +49,18 @@ def test_a_token_ends_after_its_expiry_not_at_it() -> None:
 )
 @pytest.mark.parametrize("principal", ["User:a", "User:r"])
 def test_owner_and_renewers_may_renew_it_until_its_maximum(principal: str, period: int, expiry: int) -> None:
-    assert RULES.renew(TOKEN, principal, period, NOW + DAY).expiry_ms == NOW + expiry
+    assert RULES.renew(TOKEN, principal, period_ms=period, now_ms=NOW + DAY).expiry_ms == NOW + expiry
 
 
 @pytest.mark.parametrize(("period", "expiry"), [(0, 0), (1000, 1000), (LONGEST, 7 * DAY)])
 def test_owner_and_renewers_may_let_it_expire_at_another_time(period: int, expiry: int) -> None:
-    expired = RULES.expire(TOKEN, "User:r", period, NOW)
+    expired = RULES.expire(TOKEN, "User:r", period_ms=period, now_ms=NOW)
     assert expired is not None
     assert expired.expiry_ms == NOW + expiry
 
 
 def test_it_may_be_deleted_even_after_its_end() -> None:
-    assert RULES.expire(TOKEN, "User:a", -1, NOW + 30 * DAY) is None
+    assert RULES.expire(TOKEN, "User:a", period_ms=-1, now_ms=NOW + 30 * DAY) is None
 
 
 @pytest.mark.parametrize("change", [RULES.renew, RULES.expire])
@@ -75,10 +75,10 @@ def test_it_may_be_deleted_even_after_its_end() -> None:
     ],
 )
 def test_nobody_else_may_and_nobody_after_its_end(
-    change: Callable[[DelegationToken, str, int, int], object], principal: str, now: int, code: ErrorCode
+    change: Callable[..., object], principal: str, now: int, code: ErrorCode
 ) -> None:
     with pytest.raises(Refusal) as refusal:
-        change(TOKEN, principal, 1000, now)
+        change(TOKEN, principal, period_ms=1000, now_ms=now)
     assert refusal.value.code == code
 
 

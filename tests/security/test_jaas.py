@@ -108,6 +108,6 @@ def test_a_login_that_cannot_work_is_refused(mechanism: str, text: str, problem:
 
 def test_a_name_that_the_mechanism_cannot_send_is_refused() -> None:
     with pytest.raises(UserError, match="NUL"):
-        login_of_user("PLAIN", "a\0b", "c", source="source")
+        login_of_user("PLAIN", user="a\0b", password="c", source="source")
     with pytest.raises(UserError, match="ASCII"):
-        login_of_user("SCRAM-SHA-256", "müller", "c", source="source")
+        login_of_user("SCRAM-SHA-256", user="müller", password="c", source="source")

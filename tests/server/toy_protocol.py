@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import trio
 
 from kbroker.clock import SystemClock
 from kbroker.errors import PeerError
@@ -12,6 +15,8 @@ from kbroker.server.requests.run import Run
 from kbroker.server.wire.connection import Connection
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.sendfile import SendableSlice
+
+S = TypeVar("S", bound=trio.abc.Stream)
 
 
 def frame(body: bytes) -> bytes:
@@ -113,3 +118,31 @@ class ToyHandler:
     def complete(self, index: int) -> None:
         slot, body = self.parked[index]
         slot.complete([frame(body)])
+
+
+class FrameClient(Generic[S]):
+    """Client that sends and receives frames over a stream."""
+
+    def __init__(self, stream: S) -> None:
+        self.stream = stream
+        self._received = bytearray()
+
+    async def send(self, *bodies: bytes) -> None:
+        await self.stream.send_all(b"".join(map(frame, bodies)))
+
+    async def receive(self) -> bytes:
+        while len(self._received) < 4 or len(self._received) < 4 + struct.unpack_from(">i", self._received)[0]:
+            chunk = await self.stream.receive_some()
+            if not chunk:
+                raise EOFError
+            self._received += chunk
+        (length,) = struct.unpack_from(">i", self._received)
+        body = bytes(self._received[4 : 4 + length])
+        del self._received[: 4 + length]
+        return body
+
+    async def is_ended(self) -> bool:
+        try:
+            return await self.stream.receive_some(1) == b""
+        except trio.BrokenResourceError:
+            return True

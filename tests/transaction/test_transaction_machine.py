@@ -51,7 +51,9 @@ class Partition:
         batch = build_end_transaction_batch(
             EndTransactionMarker(is_commit, 0), producer_id=producer_id, producer_epoch=epoch, timestamp=0
         )
-        assert self.producers.check_marker(producer_id, epoch, 0) is None, "a marker is never too old"
+        assert self.producers.check_marker(producer_id, producer_epoch=epoch, coordinator_epoch=0) is None, (
+            "a marker is never too old"
+        )
         offset = len(self.entries)
         self.producers.end_transaction(read_header(batch), offset=offset, coordinator_epoch=0, is_abort=not is_commit)
         self.entries.append((producer_id, is_commit))

@@ -299,15 +299,15 @@ def test_the_last_epoch_leads_to_a_new_id(bumping: World) -> None:
 
 def test_idle_ids_are_forgotten_and_those_at_work_are_not(world: World) -> None:
     world.init()
-    assert list(world.shard.expire(NOW + 99, 100)) == []
-    tombstones = list(world.shard.expire(NOW + 100, 100))
+    assert list(world.shard.expire(now_ms=NOW + 99, expiration_ms=100)) == []
+    tombstones = list(world.shard.expire(now_ms=NOW + 100, expiration_ms=100))
     assert [value for _, value in tombstones] == [None]
     world.add(11, 0, T0)
-    assert list(world.shard.expire(NOW + 1000, 100)) == []
+    assert list(world.shard.expire(now_ms=NOW + 1000, expiration_ms=100)) == []
     world.end(11, 0)
-    assert list(world.shard.expire(NOW + 1000, 100)) == []
+    assert list(world.shard.expire(now_ms=NOW + 1000, expiration_ms=100)) == []
     world.complete()
-    tombstones = list(world.shard.expire(NOW + 1000, 100))
+    tombstones = list(world.shard.expire(now_ms=NOW + 1000, expiration_ms=100))
     world.shard.replay(tombstones)
     assert world.shard.transactions == {}
     assert outcome(world.init()) == (NONE, 12, 0)

@@ -219,7 +219,7 @@ async def _resource(cluster: Cluster, kind: str, name: str) -> tuple[ConfigResou
 async def check_config_names(
     cluster: Cluster, resource_type: ConfigResourceType, name: str, keys: Sequence[str]
 ) -> None:
-    """Raises UserError for the name of a config that does not exist: brokers ignore it when it is deleted."""
+    """Raises UserError if a config does not exist: brokers ignore the deletion of an unknown name."""
     from kbroker.client.admin.configs import describe_configs
 
     if keys:

@@ -295,7 +295,7 @@ class _ConsumeLoop:
 
         if self._options.group is not None and self._consumed:
             offsets, self._consumed = self._consumed, {}
-            await commit_offsets(self._cluster, self._options.group, self._options.topic, offsets)
+            await commit_offsets(self._cluster, group=self._options.group, topic=self._options.topic, offsets=offsets)
 
     async def _find_range(self) -> dict[int, int]:
         """Sets the end offsets and returns the start offset of each partition."""
@@ -314,6 +314,8 @@ class _ConsumeLoop:
         )
         self._ends = dict.fromkeys(starts, _UNLIMITED) if options.follow else ends
         if options.group is not None:
-            committed = await committed_offsets(self._cluster, options.group, options.topic, starts)
+            committed = await committed_offsets(
+                self._cluster, group=options.group, topic=options.topic, partitions=starts
+            )
             starts = {number: max(committed.get(number, start), earliest[number]) for number, start in starts.items()}
         return starts

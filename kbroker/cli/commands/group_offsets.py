@@ -250,7 +250,7 @@ def export_offsets(group: str, file_format: str, topics: Sequence[tuple[str, lis
 
         offsets = await group_offsets(cluster, group)
         if not offsets:
-            # Raises NoSuchGroup: OffsetFetch answers without an error for a group that does not exist.
+            # Raises NoSuchGroup if there is no such group: OffsetFetch answers without an error then.
             await describe_group(cluster, group)
         kept = {
             name: {
@@ -331,7 +331,7 @@ def delete_offsets(
         for name, numbers in topics:
             topic = await cluster.topic(name)
             wanted = [topic.partition(number).number for number in numbers] or range(len(topic.partitions))
-            codes = await send_deletion(cluster, group, name, wanted)
+            codes = await send_deletion(cluster, group=group, topic=name, partitions=wanted)
             rows += [(name, number, code.name) for number, code in sorted(codes.items())]
         return rows
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import aclosing
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kbroker.cli.command import Command, Group, bootstrap_option, check_topic_name, json_option
+from kbroker.cli.command import Command, Function, Group, bootstrap_option, check_topic_name, json_option
 from kbroker.cli.commands.produce import ACKS, CODECS
 from kbroker.cli.latency import PERCENTILES, Latencies
 from kbroker.cli.name_completion import complete_topic
@@ -27,6 +28,24 @@ _LIVE_SECONDS: Final = 1.0
 _PAYLOADS: Final = 64
 _FLUSHES_PER_SECOND: Final = 100
 _MIB: Final = 1 << 20
+
+
+def _records_options(*, default_count: int) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        sized = click.option(
+            "--size", type=click.IntRange(1), metavar="BYTES", default=100, show_default=True, help="Size of a value."
+        )(function)
+        return click.option(
+            "--records",
+            "count",
+            type=click.IntRange(1),
+            metavar="N",
+            default=default_count,
+            show_default=True,
+            help="Number of records.",
+        )(sized)
+
+    return add
 
 
 @click.group("perf", cls=Group)
@@ -111,18 +130,7 @@ class _Meter:
     ],
 )
 @click.argument("topic", callback=check_topic_name, shell_complete=complete_topic)
-@click.option(
-    "--records",
-    "count",
-    type=click.IntRange(1),
-    metavar="N",
-    default=100_000,
-    show_default=True,
-    help="Number of records.",
-)
-@click.option(
-    "--size", type=click.IntRange(1), metavar="BYTES", default=100, show_default=True, help="Size of a value."
-)
+@_records_options(default_count=100_000)
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Maximum records per second.")
 @click.option(
     "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Required acknowledgements."
@@ -256,18 +264,7 @@ def consume(topic: str, count: int | None, fetch_bytes: int, as_json: bool, boot
     ],
 )
 @click.argument("topic", callback=check_topic_name, shell_complete=complete_topic)
-@click.option(
-    "--records",
-    "count",
-    type=click.IntRange(1),
-    metavar="N",
-    default=1000,
-    show_default=True,
-    help="Number of records.",
-)
-@click.option(
-    "--size", type=click.IntRange(1), metavar="BYTES", default=100, show_default=True, help="Size of a value."
-)
+@_records_options(default_count=1000)
 @click.option(
     "--acks", type=click.Choice(["all", "1"]), default="all", show_default=True, help="Required acknowledgements."
 )

@@ -197,7 +197,7 @@ class _Lines:
 
     @property
     def size(self) -> int | None:
-        """File size in bytes, or None if the input is not a regular file."""
+        """Returns the file size in bytes, or None if the input is not a regular file."""
         try:
             status = os.fstat(self._file.fileno())
         except (OSError, ValueError):

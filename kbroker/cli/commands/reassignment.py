@@ -336,7 +336,7 @@ def _read_running(bootstrap: str) -> list[PartitionMove]:
 def _wait_for_others(settings: RunSettings) -> None:
     """Follows moves under way to their end, as after an interrupted run, and removes their throttle.
 
-    Raises UserError without --yes and a terminal.
+    Raises UserError if there is neither --yes nor a terminal.
     """
     running = _read_running(settings.bootstrap)
     if not running:

@@ -238,7 +238,7 @@ def abort_hanging(topic: str, partition: int, start_offset: int, yes: bool, boot
     async def call(cluster: Cluster) -> ActiveProducer:
         from kbroker.client.admin.active_producers import abort_hanging as write_marker
 
-        return await write_marker(cluster, await cluster.topic(topic), partition, start_offset)
+        return await write_marker(cluster, await cluster.topic(topic), partition, start_offset=start_offset)
 
     found = run_with_cluster(bootstrap, call)
     click.echo(f"Aborted the transaction of producer {found.producer_id} in {topic}-{partition}.")

@@ -115,7 +115,7 @@ def add(
         async def call(cluster: Cluster) -> None:
             from kbroker.client.admin.scram_users import set_scram_password
 
-            await set_scram_password(cluster, user, password, mechanisms=wanted, iterations=iterations)
+            await set_scram_password(cluster, user, password=password, mechanisms=wanted, iterations=iterations)
 
         run_with_cluster(bootstrap, call)
     else:

@@ -40,7 +40,7 @@ async def describe_acls(cluster: Cluster, wanted: AclFilter) -> list[AclBinding]
 
 
 async def create_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> None:
-    """Adds entries; those that exist stay. Raises BrokerRefusal for the first one that is refused."""
+    """Adds entries; those that exist stay. Raises BrokerRefusal if one is refused, with the reason of the first."""
     from kbroker.protocol.messages.create_acls import AclCreation
 
     has_users = any(binding.pattern.type is ResourceType.USER for binding in bindings)

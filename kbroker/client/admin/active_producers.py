@@ -97,7 +97,7 @@ async def _is_known(cluster: Cluster, producer: ActiveProducer, transactional_id
     return producer.partition in found.partitions.get(producer.topic, ())
 
 
-async def abort_hanging(cluster: Cluster, topic: TopicInfo, partition: int, start_offset: int) -> ActiveProducer:
+async def abort_hanging(cluster: Cluster, topic: TopicInfo, partition: int, *, start_offset: int) -> ActiveProducer:
     """Writes an abort marker for the transaction that begins at an offset. Returns its producer."""
     from kbroker.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic
 

@@ -50,7 +50,7 @@ async def describe_scram_users(cluster: Cluster, names: Iterable[str] = ()) -> l
 
 
 async def set_scram_password(
-    cluster: Cluster, user: str, password: str, *, mechanisms: Sequence[str], iterations: int
+    cluster: Cluster, user: str, *, password: str, mechanisms: Sequence[str], iterations: int
 ) -> None:
     """Creates the user, or replaces its password for these mechanisms. Sends a hash, never the password."""
     from kbroker.protocol.messages.alter_user_scram_credentials import ScramCredentialUpsertion

@@ -111,7 +111,7 @@ async def _read_server(address: Address) -> ZooKeeperServer:
 
 
 def parse_srvr(address: Address, answer: str) -> ZooKeeperServer:
-    """Returns what the answer to `srvr` says. Anything else than ZooKeeper's lines is `UNKNOWN`."""
+    """Parses the answer to `srvr`. Anything else than ZooKeeper's lines is `UNKNOWN`."""
     version, mode = _VERSION.search(answer), _MODE.search(answer)
     if mode is not None:
         return ZooKeeperServer(address, mode[1], version[1] if version else None)

@@ -51,7 +51,7 @@ class ClusterLayout:
 
     @property
     def known_racks(self) -> dict[int, str]:
-        """The rack of each live broker; empty if a broker has none: then racks are ignored, as in Kafka."""
+        """Returns the rack of each live broker; empty if a broker has none: Kafka ignores racks then, too."""
         known = {broker_id: rack for broker_id, rack in self.racks.items() if rack is not None}
         return known if len(known) == len(self.racks) else {}
 

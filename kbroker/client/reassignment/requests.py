@@ -89,7 +89,7 @@ async def list_moves(cluster: Cluster, layout: ClusterLayout | None = None) -> l
 
 
 async def start_moves(cluster: Cluster, moves: Collection[PartitionMove]) -> None:
-    """Starts moves. Raises the first refusal; the other moves have started then."""
+    """Starts moves. Raises the first refusal if some are refused; the other moves have started then."""
     refusals = await _alter(cluster, {move.key: move.after for move in moves})
     for refusal in refusals:
         raise refusal

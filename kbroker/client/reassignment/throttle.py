@@ -65,7 +65,7 @@ async def set_throttle(cluster: Cluster, moves: Collection[PartitionMove], rate:
 async def remove_throttle(cluster: Cluster, moves: Collection[PartitionMove]) -> None:
     """Removes the throttle of all brokers and topics of the moves.
 
-    Raises UserError that names the first config that could not be removed, after it has removed the others.
+    Raises UserError if a config could not be removed, after it has removed the others.
     """
     rates = [ConfigChange(ConfigOperation.DELETE, name) for name in (LEADER_RATE, FOLLOWER_RATE)]
     replicas = [ConfigChange(ConfigOperation.DELETE, name) for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]

@@ -148,7 +148,9 @@ class ActiveController:
         self._store.commit(differences(image, fresh))
         if elected is not None:
             self._channels.start(self._store.image)
-        await self._controller.finish_pending(loaded.pending_deletions, loaded.topics_without_id)
+        await self._controller.finish_pending(
+            pending_deletions=loaded.pending_deletions, topics_without_id=loaded.topics_without_id
+        )
         # First: an ISR must not shrink to a replica of this broker that is offline.
         await self._elector.mark_offline(holder[0], self.own_offline())
         await self._elector.elect_leaders(shrink_isrs=True)
@@ -235,7 +237,7 @@ class ActiveController:
         pending_deletions = set(marked if self._controller.may_delete_topics else ())
         known = self._store.image.topics
         removed = [topic for name, topic in known.items() if name not in names]
-        # First, because it sets the watches: what is written after the reads below makes a new event.
+        # First, because it sets the watches: a write after the reads below makes a new event.
         written = await self._written_elsewhere(names.difference(pending_deletions))
         added, without_id = await read_named_topics(
             self._tree, sorted(names.difference(known, pending_deletions)), self._random_bytes
@@ -250,7 +252,7 @@ class ActiveController:
             changes += _added_partitions(known[topic.name], topic)
         self._store.commit(changes)
         if added or grown:
-            await self._controller.finish_pending([], [*without_id, *damaged])
+            await self._controller.finish_pending(pending_deletions=[], topics_without_id=[*without_id, *damaged])
             await self._elector.elect_leaders()
 
     async def _read_unwatched(self, names: Iterable[str]) -> dict[str, Node]:
@@ -291,7 +293,7 @@ class ActiveController:
         if self._controller.may_delete_topics:
             topics = (self._store.image.topic(name) for name in names)
             self._store.commit([TopicRemoved(topic) for topic in topics if topic is not None])
-        await self._controller.finish_pending(names, [])
+        await self._controller.finish_pending(pending_deletions=names, topics_without_id=[])
 
 
 def _added_partitions(known: TopicImage, read: TopicImage) -> list[Change]:

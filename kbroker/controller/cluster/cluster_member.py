@@ -104,7 +104,7 @@ class ClusterMember:
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of the current registration, which requests to the controller carry."""
+        """Returns the epoch of the current registration, which requests to the controller carry."""
         return self._broker.epoch
 
     @property

@@ -122,7 +122,7 @@ class ControlRequestHandler:
     def _check_sender(self, body: Any) -> list[Change]:
         """Returns the change of the controller, if the sender is a new one.
 
-        Raises STALE_CONTROLLER_EPOCH for an earlier controller, STALE_BROKER_EPOCH for a request that was meant for an
+        Raises STALE_CONTROLLER_EPOCH if the controller is an earlier one, STALE_BROKER_EPOCH if the request was for an
         earlier registration of this broker.
         """
         image = self._store.image

@@ -94,6 +94,7 @@ def changed_state(
     builder = _RequestBuilder(after, broker, listener_name)
     requests: list[ControlRequest] = []
     elected = _held_by(broker.id, _with_new_leaders(before, states))
+    # The role first: as soon as clients see the new leader in the metadata, they send it their requests.
     if elected:
         requests.append(builder.leader_and_isr(elected, _new_partitions(before, elected), _INCREMENTAL))
     if states or removed or has_other_changes:

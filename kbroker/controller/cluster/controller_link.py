@@ -109,7 +109,9 @@ class ControllerLink:
         }
         response = await self._send(ALTER_PARTITION, members, lambda body: [body.error_code])
         if response is None:
-            return await self._controller.alter_partitions(self._broker_id, broker_epoch, proposals)
+            return await self._controller.alter_partitions(
+                self._broker_id, broker_epoch=broker_epoch, proposals=proposals
+            )
         if response.error_code:
             raise Refusal(response.error_code)
         answers = {
@@ -124,7 +126,7 @@ class ControllerLink:
         members = {"broker_id": self._broker_id, "broker_epoch": broker_epoch}
         response = await self._send(CONTROLLED_SHUTDOWN, members, lambda body: [body.error_code], timeout_s=timeout_s)
         if response is None:
-            return await self._controller.shut_down(self._broker_id, broker_epoch)
+            return await self._controller.shut_down(self._broker_id, broker_epoch=broker_epoch)
         if response.error_code:
             raise Refusal(response.error_code)
         return [(partition.topic_name, partition.partition_index) for partition in response.remaining_partitions]
@@ -139,7 +141,10 @@ class ControllerLink:
         *,
         timeout_s: float = _TIMEOUT_SECONDS,
     ) -> Any | None:
-        """Returns the response, or None if this broker is the controller. Raises Refusal after `timeout_s`."""
+        """Returns the response, or None if this broker is the controller.
+
+        Raises Refusal if the controller has not answered within `timeout_s`.
+        """
         problem = "The controller is not available."
         with trio.move_on_after(timeout_s):
             while not self._controller.store.is_active:

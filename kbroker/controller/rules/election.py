@@ -20,7 +20,7 @@ def initial_state(replicas: tuple[int, ...], live: Container[int], controller_ep
     return PartitionState(
         leader=isr[0] if isr else NO_LEADER,
         leader_epoch=0,
-        isr=isr or replicas[:1],
+        isr=isr or replicas[:1],  # never empty: only a member of the ISR can become leader without losing records
         replicas=replicas,
         partition_epoch=0,
         controller_epoch=controller_epoch,

@@ -101,10 +101,10 @@ def _name_refusal(name: str, image: Image) -> Refusal | None:
     if problem is not None:
         return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     other = name if name in image.topics else image.colliding_topic(name)
-    return None if other is None else existing_topic_refusal(name, other)
+    return None if other is None else existing_topic_refusal(name, existing=other)
 
 
-def existing_topic_refusal(name: str, existing: str) -> Refusal:
+def existing_topic_refusal(name: str, *, existing: str) -> Refusal:
     """Returns the refusal to create `name`. `existing`: the same name, or one that differs in dots and underscores."""
     if name == existing:
         return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")

@@ -215,7 +215,7 @@ class Tree(Protocol):
         ...
 
     async def multi(self, operations: Sequence[TreeOperation]) -> list[OperationResult]:
-        """Executes all operations or none. Raises the error of the first operation that fails."""
+        """Executes all operations or none. Raises the error of the first operation if one fails."""
         ...
 
 
@@ -243,7 +243,7 @@ def size_of(operation: TreeOperation) -> int:
 
 
 def check_operations(operations: Sequence[TreeOperation]) -> None:
-    """Raises InvalidPath or NodeTooLarge for operations that every tree refuses."""
+    """Raises InvalidPath or NodeTooLarge if every tree refuses one of the operations."""
     size = 0
     for index, operation in enumerate(operations):
         if path_problem(operation.path) is not None or (operation.path == "/" and isinstance(operation, Delete)):

@@ -73,7 +73,7 @@ _DENIED: Final[dict[str, str]] = {
     "InvalidACLError": "ZooKeeper did not protect {}, as zookeeper.set.acl=true demands: it does not know who this "
     "broker is. Its authentication provider must accept the certificate or the login of the broker",
 }
-"""What to tell the operator about errors of access rights."""
+"""Messages to the operator about errors of access rights."""
 
 _OF_SECURITY: Final = ", zookeeper.ssl.* and kbroker.zookeeper.jaas.file"
 
@@ -318,7 +318,7 @@ def _new_client(hosts: str, session_timeout_ms: int, security: ZooKeeperSecurity
         """
 
         last_problem = ""
-        """Why the last connection failed; empty if no reason is known."""
+        """Reason why the last connection failed; empty if none is known."""
 
         def dispatch_callback(self, callback: Any) -> None:
             self.completion_queue.put(lambda: callback.func(*callback.args))

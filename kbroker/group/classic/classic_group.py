@@ -227,9 +227,9 @@ class ClassicGroup:
 
     def _replace(self, request: JoinRequest, old_id: str, now: Now, result: GroupResult) -> None:
         """Gives a static member the new member id. If two processes use one instance id, the later one wins."""
-        self._rebalance.replace(old_id, request.new_id, result)
+        self._rebalance.replace(old_id=old_id, new_id=request.new_id, result=result)
         old_leader = self.roster.leader_id
-        member = self.roster.replace(old_id, request.new_id)
+        member = self.roster.replace(old_id=old_id, new_id=request.new_id)
         member.client_id, member.client_host = request.client_id, request.client_host
         self._update(request, member, result)
         self._touch(member, now)

@@ -32,7 +32,7 @@ class Subscription(NamedTuple):
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Raises MalformedConsumerProtocol for invalid member metadata."""
+    """Decodes the metadata of a member. Raises MalformedConsumerProtocol if it is invalid."""
     version = _version(data)
     try:
         found, _ = codec(SUBSCRIPTION, version).decode(data, _VERSION.size)

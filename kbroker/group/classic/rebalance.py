@@ -73,7 +73,7 @@ class Rebalance:
         self._refuse(member_id, ErrorCode.UNKNOWN_MEMBER_ID, result, id_in_response="")
         self.unsynced.discard(member_id)
 
-    def replace(self, old_id: str, new_id: str, result: GroupResult) -> None:
+    def replace(self, *, old_id: str, new_id: str, result: GroupResult) -> None:
         """Renames a static member. Requests that wait under its old id get FENCED_INSTANCE_ID."""
         self._refuse(old_id, ErrorCode.FENCED_INSTANCE_ID, result, id_in_response=old_id)
         if old_id in self.unsynced:

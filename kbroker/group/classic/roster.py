@@ -116,7 +116,7 @@ class Roster:
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.by_id), None)
 
-    def replace(self, old_id: str, new_id: str) -> Member:
+    def replace(self, *, old_id: str, new_id: str) -> Member:
         """Gives a static member a new member id. It stays leader if it was."""
         was_leader = self.leader_id == old_id
         member = self.by_id[old_id]

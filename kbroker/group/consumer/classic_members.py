@@ -91,12 +91,12 @@ def _identify(group: ConsumerGroup, draft: Draft, member_id: str, body: Any) -> 
         return state.members.get(member_id, NEW_MEMBER)
     known_id = state.static_ids.get(body.group_instance_id)
     if body.member_id:
-        check_instance(state, member_id, body.group_instance_id)
+        check_instance(state, member_id=member_id, instance_id=body.group_instance_id)
         return state.members[member_id]
     if known_id is None:
         return NEW_MEMBER
     group.forget(known_id)
-    return replace_static_member(draft, known_id, member_id)
+    return replace_static_member(draft, old_id=known_id, new_id=member_id)
 
 
 def _updated(member: ConsumerMember, request: JoinRequest, subscription: Subscription) -> ConsumerMember:
@@ -116,7 +116,7 @@ def _updated(member: ConsumerMember, request: JoinRequest, subscription: Subscri
 
 def _classic_member(state: ConsumerGroupState, member_id: str, instance_id: str | None) -> ConsumerMember:
     if instance_id is not None:
-        check_instance(state, member_id, instance_id)
+        check_instance(state, member_id=member_id, instance_id=instance_id)
     member = state.members.get(member_id)
     if member is None or member.classic is None:
         raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -172,7 +172,7 @@ def leave_classic(
         try:
             # An admin may remove members of either protocol.
             if instance_id is not None:
-                check_instance(draft.state, member_id, instance_id)
+                check_instance(draft.state, member_id=member_id, instance_id=instance_id)
             elif member_id not in draft.state.members:
                 raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
         except Refusal as refusal:
@@ -183,7 +183,7 @@ def leave_classic(
     return outcomes
 
 
-def check_commit(state: ConsumerGroupState, member_id: str, epoch: int, version: int) -> ErrorCode:
+def check_commit(state: ConsumerGroupState, member_id: str, *, epoch: int, version: int) -> ErrorCode:
     """Validates a commit to a consumer group.
 
     Epoch -1 is allowed in an empty group: from an admin, or from a consumer that assigns its partitions itself.

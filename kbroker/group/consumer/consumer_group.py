@@ -139,7 +139,7 @@ class ConsumerGroup:
     # Heartbeats
 
     def heartbeat(self, request: HeartbeatRequest, draft: Draft, now: Now, result: GroupResult) -> None:
-        """Handles a heartbeat that is not a leave. Raises Refusal, and then has changed nothing."""
+        """Handles a heartbeat that is not a leave. Raises Refusal if it is invalid, and then changes nothing."""
         body, state = request.body, draft.state
         member_id: str = body.member_id
         if len(state.members) >= self._config.consumer_max_size and member_id not in state.members:
@@ -228,8 +228,8 @@ class ConsumerGroup:
                 )
                 raise Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, message)
             self.forget(known_id)
-            return replace_static_member(draft, known_id, member_id)
-        check_instance(state, member_id, instance_id)
+            return replace_static_member(draft, old_id=known_id, new_id=member_id)
+        check_instance(state, member_id=member_id, instance_id=instance_id)
         _check_epoch(epoch, state.current(member_id), owned)
         return state.members[member_id]
 
@@ -273,12 +273,12 @@ class ConsumerGroup:
                 self._match(draft, tuple(state.patterns), may_see, now, result)
         metadata_hash = self._topics.metadata_hash(state.subscribed_topics())
         if is_changed or metadata_hash != state.metadata_hash:
-            draft.set_epoch(state.epoch + 1, metadata_hash)
+            draft.set_epoch(epoch=state.epoch + 1, metadata_hash=metadata_hash)
 
     def bump_epoch(self, draft: Draft) -> None:
         """Begins a new group epoch, for example after members have left."""
         state = draft.state
-        draft.set_epoch(state.epoch + 1, self._topics.metadata_hash(state.subscribed_topics()))
+        draft.set_epoch(epoch=state.epoch + 1, metadata_hash=self._topics.metadata_hash(state.subscribed_topics()))
 
     def assign(self, draft: Draft, result: GroupResult) -> None:
         """Computes the target assignment of the group epoch, unless it exists already.
@@ -386,11 +386,11 @@ class ConsumerGroup:
     # Leaving
 
     def leave(self, body: Any, draft: Draft) -> Any:
-        """Handles the heartbeat of a member that leaves. Raises Refusal, and then has changed nothing."""
+        """Handles the heartbeat of a member that leaves. Raises Refusal if it is invalid, and then changes nothing."""
         state = draft.state
         member_id, instance_id = body.member_id, body.instance_id
         if instance_id is not None:
-            check_instance(state, member_id, instance_id)
+            check_instance(state, member_id=member_id, instance_id=instance_id)
         elif member_id not in state.members:
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
         if body.member_epoch == LEAVE_TEMPORARILY:
@@ -466,7 +466,7 @@ class ConsumerGroup:
         return bool(removed)
 
 
-def replace_static_member(draft: Draft, old_id: str, new_id: str) -> ConsumerMember:
+def replace_static_member(draft: Draft, *, old_id: str, new_id: str) -> ConsumerMember:
     """Moves the subscription and assignments of a static member to its new member id, after a restart."""
     state = draft.state
     member, target, current = state.members[old_id], state.target(old_id), state.current(old_id)
@@ -480,7 +480,7 @@ def replace_static_member(draft: Draft, old_id: str, new_id: str) -> ConsumerMem
     return member
 
 
-def check_instance(state: ConsumerGroupState, member_id: str, instance_id: str) -> None:
+def check_instance(state: ConsumerGroupState, *, member_id: str, instance_id: str) -> None:
     known_id = state.static_ids.get(instance_id)
     if known_id is None:
         raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")

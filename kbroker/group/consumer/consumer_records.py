@@ -146,7 +146,7 @@ def _value(schema: Any, **fields: Any) -> bytes:
     return _VERSION_0 + codec(schema, 0).to_bytes(schema(**fields))
 
 
-def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> KeyAndValue:
+def epoch_record(group_id: str, *, epoch: int, metadata_hash: int) -> KeyAndValue:
     value = _value(schemas.CONSUMER_GROUP_METADATA_VALUE, epoch=epoch, metadata_hash=metadata_hash)
     return _key(GROUP, group_id), value
 
@@ -211,7 +211,10 @@ def regular_expression_record(group_id: str, regex: str, resolved: ResolvedPatte
 
 
 def read_key(key: bytes) -> tuple[str, str]:
-    """Returns the group id, and the member id or regex (empty if the key has none). Raises UnreadableRecord."""
+    """Returns the group id, and the member id or regex (empty if the key has none).
+
+    Raises UnreadableRecord if the key is malformed.
+    """
     try:
         end = 4 + _INT16.unpack_from(key, 2)[0]
         group_id = str(key[4:end], "utf-8")
@@ -223,7 +226,10 @@ def read_key(key: bytes) -> tuple[str, str]:
 
 
 def read_value(kind: int, value: bytes) -> Any:
-    """Decodes the value of a record, into the type that its function above takes. Raises UnreadableRecord."""
+    """Decodes the value of a record, into the type that its function above takes.
+
+    Raises UnreadableRecord if the value is malformed.
+    """
     schema = schemas.RECORD_TYPES[kind][1]
     if kind == MEMBER and value.endswith(_NULL_CLASSIC_METADATA):
         value = value.removesuffix(_NULL_CLASSIC_METADATA) + _NO_TAGS

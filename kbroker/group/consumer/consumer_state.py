@@ -122,7 +122,7 @@ class ConsumerGroupState:
 
     # Replay
 
-    def set_epoch(self, epoch: int, metadata_hash: int) -> None:
+    def set_epoch(self, *, epoch: int, metadata_hash: int) -> None:
         self.epoch, self.metadata_hash = epoch, metadata_hash
 
     def set_target_epoch(self, epoch: int) -> None:
@@ -209,7 +209,8 @@ class ConsumerGroupState:
         elif kind == records.TARGET_EPOCH:
             self.set_target_epoch(decoded or 0)
         elif kind == records.GROUP and decoded is not None:
-            self.set_epoch(*decoded)
+            epoch, metadata_hash = decoded
+            self.set_epoch(epoch=epoch, metadata_hash=metadata_hash)
 
 
 class Draft:
@@ -222,9 +223,9 @@ class Draft:
         self.state = state.copy()
         self.records = records
 
-    def set_epoch(self, epoch: int, metadata_hash: int) -> None:
-        self.state.set_epoch(epoch, metadata_hash)
-        self.records.append(records.epoch_record(self.group_id, epoch, metadata_hash))
+    def set_epoch(self, *, epoch: int, metadata_hash: int) -> None:
+        self.state.set_epoch(epoch=epoch, metadata_hash=metadata_hash)
+        self.records.append(records.epoch_record(self.group_id, epoch=epoch, metadata_hash=metadata_hash))
 
     def set_target_epoch(self, epoch: int) -> None:
         self.state.set_target_epoch(epoch)

@@ -37,7 +37,7 @@ def can_downgrade(state: ConsumerGroupState, config: GroupCoordinatorConfig) -> 
 def to_consumer(group: ClassicGroup, topics: TopicSource, records: list[KeyAndValue]) -> ConsumerGroupState:
     """Adds the records of the upgrade, and returns the state that they lead to.
 
-    Raises MalformedConsumerProtocol for invalid member metadata, and then has added nothing.
+    Raises MalformedConsumerProtocol if the metadata of a member is invalid, and then has added nothing.
     """
     converted = [_to_consumer_member(member, group.protocol, topics) for member in group.roster.by_id.values()]
     records.append(group_tombstone(group.group_id))
@@ -45,7 +45,7 @@ def to_consumer(group: ClassicGroup, topics: TopicSource, records: list[KeyAndVa
     generation = group.generation
     for member_id, member, _ in converted:
         draft.set_member(member_id, member)
-    draft.set_epoch(generation, 0)
+    draft.set_epoch(epoch=generation, metadata_hash=0)
     for member_id, _, assigned in converted:
         draft.set_target(member_id, assigned)
     draft.set_target_epoch(generation)

@@ -136,7 +136,7 @@ class Compaction:
         limits = self._limits
         most = max(int(limits.dedupe_buffer_size / BYTES_PER_KEY * limits.load_factor), 1)
         count = sum(source.end_offset - source.base_offset for source in dirty)
-        return OffsetMap(min(most, count), limits.dedupe_buffer_size, is_alone=self._is_alone)
+        return OffsetMap(min(most, count), max_bytes=limits.dedupe_buffer_size, is_alone=self._is_alone)
 
     def _map_keys(self, source: SourceSegment, start: int, transactions: CleanedTransactions) -> bool:
         """Maps the keys of a segment. Returns False if the map is full: it then ends with the last complete batch."""

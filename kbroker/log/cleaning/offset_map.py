@@ -53,7 +53,7 @@ class OffsetMap:
         "size",
     )
 
-    def __init__(self, capacity: int, max_bytes: int = 0, *, is_alone: bool = False) -> None:
+    def __init__(self, capacity: int, *, max_bytes: int = 0, is_alone: bool = False) -> None:
         """`max_bytes` is the memory that the dicts may use; at least what the compact table needs.
 
         `is_alone`: no other thread of this process waits for the interpreter.

@@ -43,7 +43,7 @@ class CheckpointedOffsets(NamedTuple):
 
     @property
     def least_end_offset(self) -> int:
-        """The log end offset was at least this when the checkpoints were written."""
+        """Returns a lower bound of the log end offset at the time of the checkpoints."""
         return max(self.log_start_offset, self.recovery_point, self.high_watermark)
 
 

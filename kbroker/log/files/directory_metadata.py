@@ -46,12 +46,12 @@ def split_partition_name(name: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found else None
 
 
-def deleted_name(topic: str, partition: int, unique: str) -> str:
+def deleted_name(topic: str, partition: int, *, unique: str) -> str:
     """Returns the directory name of a deleted partition. A long topic name is shortened to fit a file name."""
     return _shortened_name(topic, partition, unique, _DELETED_SUFFIX)
 
 
-def stray_name(topic: str, partition: int, unique: str) -> str:
+def stray_name(topic: str, partition: int, *, unique: str) -> str:
     """Returns the directory name of a log whose partition is not on this broker any more, as in Kafka 3.9."""
     return _shortened_name(topic, partition, unique, _STRAY_SUFFIX)
 
@@ -65,7 +65,7 @@ def is_deleted_name(name: str) -> bool:
     return name.endswith(_DELETED_SUFFIX) and "." in name
 
 
-def future_name(topic: str, partition: int, unique: str) -> str | None:
+def future_name(topic: str, partition: int, *, unique: str) -> str | None:
     """Returns the directory name of a copy that will replace the log; None if it is too long for a file name."""
     name = f"{topic}-{partition}.{unique}-future"
     return name if len(name) <= _NAME_LIMIT else None

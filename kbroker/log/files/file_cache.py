@@ -103,7 +103,7 @@ class FileCache:
     def admit(self, file: CachedFile) -> None:
         self._open += 1
         if self._open > self.limit:
-            self._evict()
+            self._evict()  # before the new file is in the queue, so that it does not evict itself
         self._queue.append(file)
 
     def forget(self, file: CachedFile) -> None:

@@ -140,7 +140,7 @@ class ProducerState:
         self.entries[producer_id] = _new_tuple(ProducerEntry, (epoch, batches, timestamp, coordinator_epoch, txn_first))
         return old
 
-    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> ErrorCode | None:
+    def check_marker(self, producer_id: int, *, producer_epoch: int, coordinator_epoch: int) -> ErrorCode | None:
         entry = self.entries.get(producer_id)
         if entry is None:
             return None
@@ -194,7 +194,7 @@ class ProducerState:
             ]
         self._find_first_unstable()
 
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
+    def expire(self, *, now_ms: int, expiration_ms: int) -> None:
         """Removes producers without a batch for `expiration_ms`, except those with an open transaction."""
         silent = [
             producer_id

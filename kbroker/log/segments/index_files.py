@@ -28,7 +28,7 @@ class IndexFiles:
 
     @property
     def paths(self) -> list[str]:
-        """Paths of all indexes of the segment, the aborted index included."""
+        """Returns the paths of all indexes of the segment, the aborted index included."""
         return [self._stem + suffix for suffix in INDEX_SUFFIXES]
 
     def read(self) -> tuple[SortedIndex, SortedIndex] | None:

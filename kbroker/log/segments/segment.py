@@ -111,7 +111,7 @@ class Segment:
 
     @classmethod
     def create(
-        cls, files: FileCache, directory: str, base_offset: int, interval: int, *, preallocate_bytes: int = 0
+        cls, files: FileCache, directory: str, base_offset: int, *, interval: int, preallocate_bytes: int = 0
     ) -> Segment:
         """Creates an empty, active segment. Files of the same name, left by a crash or a truncation, are emptied."""
         segment = cls(files, directory, base_offset, interval)
@@ -246,7 +246,7 @@ class Segment:
             self.first_timestamp = max_timestamp
 
     def write(self, buffers: Sequence[ReadBuffer], size: int) -> None:
-        """Appends `size` bytes. Raises StorageFailure; then a short write was truncated and the file is unchanged."""
+        """Appends `size` bytes. Raises StorageFailure if the write fails: the file is then as it was before."""
         file = self.file
         handle = file.handle
         if handle is None:
@@ -329,7 +329,7 @@ class Segment:
             position += at
         return -1, 0
 
-    def offset_behind(self, position: int, otherwise: int) -> int:
+    def offset_behind(self, position: int, *, otherwise: int) -> int:
         """Returns an offset above all batches that begin before `position`; `otherwise` if the index has none."""
         index = self.offset_index
         entry = bisect_left(index.values, position)
@@ -399,7 +399,7 @@ class Segment:
 
     # Truncating and deleting
 
-    def truncate_to_position(self, position: int, next_offset: int) -> None:
+    def truncate_to_position(self, position: int, *, next_offset: int) -> None:
         """Truncates the file and continues as the active segment. Slices of the file become invalid."""
         handle = self.file.open()
         self.file.generation += 1

@@ -118,7 +118,7 @@ def find_aborted(
     if within is not None:
         for segment in segments:
             if segment.file is within.file:
-                end_offset = min(end_offset, segment.offset_behind(within.position + within.size, end_offset))
+                end_offset = min(end_offset, segment.offset_behind(within.position + within.size, otherwise=end_offset))
     return list(aborted_in_range((segment.aborted for segment in segments), start_offset, end_offset))
 
 

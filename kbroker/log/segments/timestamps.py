@@ -24,7 +24,7 @@ class TimestampOffset(NamedTuple):
     is_exact: bool = True  # False: the batch could not be parsed, and `offset` is where it begins
 
 
-def find_timestamp(segments: SegmentList, timestamp: int, start_offset: int) -> TimestampOffset | None:
+def find_timestamp(segments: SegmentList, timestamp: int, *, start_offset: int) -> TimestampOffset | None:
     """Returns the first record from `start_offset` on that is not older than `timestamp`; None if there is none."""
     for segment in segments.starting_with(start_offset):
         if _largest(segment) >= timestamp:

@@ -207,7 +207,7 @@ class TaskWriter:
                 records,
                 codec=self._settings.codec,
                 transaction=producer.transaction,
-                base_sequence=producer.take_sequence(topic, records.partition, records.record_count),
+                base_sequence=producer.take_sequence(topic, records.partition, record_count=records.record_count),
             )
         return [(topic, batches) for batches in rounds]
 

@@ -82,11 +82,11 @@ class LeaderEndpoint:
         )
 
     async def end_offset(self, partition: Partition) -> int:
-        """Returns the leader's log end offset. Raises BrokerRefusal."""
+        """Returns the leader's log end offset. Raises BrokerRefusal if it does not lead any more."""
         return await self._offset(partition, _LATEST)
 
     async def start_offset(self, partition: Partition) -> int:
-        """Returns the leader's log start offset. Raises BrokerRefusal."""
+        """Returns the leader's log start offset. Raises BrokerRefusal if it does not lead any more."""
         return await self._offset(partition, _EARLIEST)
 
     async def _offset(self, partition: Partition, timestamp: int) -> int:

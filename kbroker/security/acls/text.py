@@ -48,7 +48,7 @@ def parse_operations(text: str) -> list[AclOperation]:
 
 
 def parse_pattern(kind: ResourceType, text: str) -> ResourcePattern:
-    """Returns the pattern of a name. Raises UserError for a name that Kafka does not allow."""
+    """Returns the pattern of a name. Raises UserError if Kafka does not allow it."""
     if not text or "/" in text:
         raise UserError(f"Invalid resource name '{text}': it must not be empty or contain '/'")
     if kind is ResourceType.CLUSTER and text != CLUSTER_NAME:

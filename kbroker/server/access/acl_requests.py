@@ -40,13 +40,16 @@ def acls_of(context: Context, request: Request, operation: AclOperation, *, with
 
 
 def check_codes(*codes: int) -> None:
-    """Raises PeerError for the code that no client may send. Kafka closes the connection too."""
+    """Raises PeerError if the code is one that no client may send. Kafka closes the connection too."""
     if UNKNOWN in codes:
         raise PeerError("ACL request has the code UNKNOWN")
 
 
 def filter_of(item: Any) -> AclFilter:
-    """Returns the filter of a DescribeAcls request, or one of a DeleteAcls request. Raises PeerError."""
+    """Returns the filter of a DescribeAcls request, or one of a DeleteAcls request.
+
+    Raises PeerError if a code is one that no client may send.
+    """
     check_codes(item.resource_type_filter, item.pattern_type_filter, item.operation, item.permission_type)
     return AclFilter(
         item.resource_type_filter,
@@ -62,7 +65,7 @@ def filter_of(item: Any) -> AclFilter:
 def binding_of(creation: Any) -> AclBinding | Refusal:
     """Returns the entry that a CreateAcls request adds, or the Refusal if it is not valid.
 
-    Raises Refusal for the whole request if a code is one that only filters have, as Kafka does.
+    Raises Refusal, for the whole request, if a code is one that only filters have, as Kafka does.
     """
     _check_filter_codes(creation)
     name, principal = creation.resource_name, creation.principal

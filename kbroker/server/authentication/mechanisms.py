@@ -61,7 +61,7 @@ class MechanismBuilder:
         self._secret = _shared_secret(config)
 
     def build(self, listener: str) -> dict[str, EnabledMechanism]:
-        """Returns the mechanisms of a listener, in the order of the config. Raises UserError."""
+        """Returns the mechanisms of a listener, in the order of the config. Raises UserError if a config is wrong."""
         enabled = self._config.listener_config(listener).sasl_enabled_mechanisms
         if not any(enabled):
             raise UserError(f"sasl.enabled.mechanisms of listener {listener} is empty: no client could log in.")

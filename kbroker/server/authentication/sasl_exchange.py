@@ -77,7 +77,10 @@ class Answers(Protocol):
         ...
 
     def refusal(self, frame: memoryview, code: int, message: str) -> bytes | None:
-        """Returns the error response of the API of a request as a frame; None if it has none. Raises PeerError."""
+        """Returns the error response of the API of a request as a frame; None if it has none.
+
+        Raises PeerError if the request is malformed.
+        """
         ...
 
 

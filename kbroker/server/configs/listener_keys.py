@@ -17,7 +17,7 @@ class ListenerKeys(Protocol):
         ...
 
     def reload(self) -> None:
-        """Uses the current configs for new connections. Raises UserError and keeps the old keys if they are wrong."""
+        """Uses the current configs for new connections. Raises UserError if they are wrong, and keeps the old keys."""
         ...
 
 

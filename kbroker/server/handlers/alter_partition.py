@@ -38,7 +38,9 @@ async def handle(context: Context, request: Request) -> Any:
         for name, topic in zip(names, body.topics, strict=True)
         for partition in topic.partitions
     ]
-    outcomes = iter(await context.controller.alter_partitions(body.broker_id, body.broker_epoch, proposals))
+    outcomes = iter(
+        await context.controller.alter_partitions(body.broker_id, broker_epoch=body.broker_epoch, proposals=proposals)
+    )
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if request.version >= IDS_SINCE else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return messages.RESPONSE(
         topics=[

@@ -50,7 +50,7 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 def _check(context: Context, request: Request) -> None:
-    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for a request that is invalid in every state of the group."""
+    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR if the request is invalid in every state of the group."""
     body = request.body
     epoch = body.member_epoch
     if not body.member_id and (request.version >= OWN_ID_SINCE or epoch > JOIN or epoch == LEAVE):

@@ -20,7 +20,7 @@ __all__ = ["handle"]
 
 async def handle(context: Context, request: Request) -> Any:
     member_of(context, request)
-    remaining = await context.controller.shut_down(request.body.broker_id, request.body.broker_epoch)
+    remaining = await context.controller.shut_down(request.body.broker_id, broker_epoch=request.body.broker_epoch)
     return messages.RESPONSE(
         remaining_partitions=[
             messages.RemainingPartition(topic_name=name, partition_index=index) for name, index in remaining

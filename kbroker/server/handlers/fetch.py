@@ -282,7 +282,7 @@ class _Fetch:
         return is_final or self.size >= body.min_bytes
 
     def target_steps(self) -> Generator[None, None, None]:
-        """Sets the targets, with pauses."""
+        """Collects the partitions to read, of the session or of the request. Yields so that the loop may go on."""
         if self.session is not None:
             self.targets = list(self.session.targets.values())
             return

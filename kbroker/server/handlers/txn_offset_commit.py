@@ -75,7 +75,10 @@ async def _commit_when_verified(context: Context, request: Request, response: An
 
 
 def _validate(context: Context, request: Request) -> tuple[ShardDriver, Any, Any]:
-    """Returns the shard of the group, the records to append, and the partitions that are refused. Raises Refusal."""
+    """Returns the shard of the group, the records to append, and the partitions that are refused.
+
+    Raises Refusal if the group refuses the commit, or this broker does not coordinate the group.
+    """
     driver = context.groups.shards.find(request.body.group_id)
     driver.flush()
     return driver, *driver.shard.offsets.commit_in_transaction(request.body, driver.now())
@@ -101,7 +104,10 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 def _admit(context: Context, request: Request) -> ErrorCode | Verification:
-    """Asks the coordinator whether the group's partition is in the transaction. Raises Refusal."""
+    """Asks the coordinator whether the group's partition is in the transaction.
+
+    Raises Refusal if this broker does not lead that partition, or knows already that the producer may not write.
+    """
     body = request.body
     partition = context.partitions.get(CONSUMER_OFFSETS, context.groups.shards.partition_for(body.group_id))
     if partition is None:

@@ -1,6 +1,6 @@
 """Repeated Produce requests: one partition, new records each time. Hot path.
 
-Recognised if the partition commits what it writes, or waits for followers only: with acks=all the response then waits
+Recognised if the partition commits when it writes, or waits for followers only: with acks=all the response then waits
 for the high watermark, at most for the timeout of the request.
 """
 

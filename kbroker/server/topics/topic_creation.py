@@ -35,7 +35,7 @@ class AutoCreationRate:
     def take(self, count: int) -> bool:
         """Whether a topic with so many partitions may be created now. It then counts as created.
 
-        A topic may exceed what is available, since one with more than `BURST` partitions could never be created
+        A topic may exceed the available number, since one with more than `BURST` partitions could never be created
         otherwise; the next topics wait longer.
         """
         now = self._clock.monotonic()

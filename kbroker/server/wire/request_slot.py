@@ -33,7 +33,7 @@ class RequestSlot:
     def complete(self, parts: Sequence[ResponsePart]) -> None:
         """Hands over the whole response frame with its length in front; no parts if there is no response (acks=0).
 
-        The connection owns the slices from here on, and releases them. Raises RuntimeError on the second call.
+        The connection owns the slices from here on, and releases them. Raises RuntimeError if it is called twice.
         """
         if self.parts is not None:
             if not self.is_cancelled:

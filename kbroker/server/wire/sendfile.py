@@ -27,7 +27,7 @@ class SendableSlice(Protocol):
 
     @property
     def is_hot_tail(self) -> bool:
-        """Whether it was written so recently that it must be in memory. Then it is not probed."""
+        """Whether the slice was written so recently that it must be in memory. Then it is not probed."""
         ...
 
     def fileno(self) -> int: ...

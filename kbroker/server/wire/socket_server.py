@@ -39,9 +39,9 @@ class SocketServer:
     def listen(
         self,
         name: str,
+        *,
         host: str,
         port: int,
-        *,
         tls: ListenerTls | None = None,
         begin_login: Callable[[Connection], None] | None = None,
     ) -> Listener:

@@ -38,7 +38,7 @@ _DONE: Final = 2
 
 
 class ListenerTls(Protocol):
-    """Key material of a listener, and what its clients are."""
+    """Key material of a listener, and the principals of its clients."""
 
     @property
     def is_slow(self) -> bool:

@@ -31,7 +31,7 @@ class Transport(Protocol):
 
 
 class SecureTransport(Transport, Protocol):
-    """Transport that buffers what it has received."""
+    """Transport that buffers received bytes."""
 
     has_pending: bool
     """Whether `recv_into` has more bytes that no event of the socket will report."""

@@ -85,7 +85,7 @@ class Chaos:
         ]
         for asked in self.members.all.values():
             if asked.member.is_controller and led:
-                await asked.controller.alter_partitions(one.id, one.member.broker_epoch, led)
+                await asked.controller.alter_partitions(one.id, broker_epoch=one.member.broker_epoch, proposals=led)
 
     async def move(self) -> None:
         one = self.anyone()
@@ -111,7 +111,9 @@ class Chaos:
                     leader = self.members.all.get(state.leader)
                     proposal = IsrProposal(name, index, state.leader_epoch, state.partition_epoch, state.replicas)
                     if leader is not None:
-                        await asked.controller.alter_partitions(leader.id, leader.member.broker_epoch, [proposal])
+                        await asked.controller.alter_partitions(
+                            leader.id, broker_epoch=leader.member.broker_epoch, proposals=[proposal]
+                        )
 
     async def finish_moves(self) -> None:
         members = self.members

@@ -175,7 +175,7 @@ async def test_an_unclean_leader_is_elected_only_where_the_topic_allows_it(three
     await create(three, (2, 3), "strict")
     for topic in ("t", "strict"):
         await three.controller.controller.alter_partitions(
-            2, three.all[2].member.broker_epoch, [IsrProposal(topic, 0, 0, 0, (2,))]
+            2, broker_epoch=three.all[2].member.broker_epoch, proposals=[IsrProposal(topic, 0, 0, 0, (2,))]
         )
     await three.kill(2)
     image = await three.until_agreed(lambda image: partition_of(image, "strict").leader == NO_LEADER)
@@ -192,7 +192,9 @@ async def test_an_unclean_leader_is_elected_only_where_the_topic_allows_it(three
 async def test_unclean_election_can_be_enabled_for_a_partition_without_a_leader(three: Members, entity: str) -> None:
     await create(three, (2, 3))
     proposal = IsrProposal("t", 0, 0, 0, (2,))
-    await three.controller.controller.alter_partitions(2, three.all[2].member.broker_epoch, [proposal])
+    await three.controller.controller.alter_partitions(
+        2, broker_epoch=three.all[2].member.broker_epoch, proposals=[proposal]
+    )
     await three.kill(2)
     await three.until_agreed(lambda image: partition_of(image).leader == NO_LEADER)
     configs = {"unclean.leader.election.enable": "true"}
@@ -269,7 +271,9 @@ async def test_a_failed_replica_is_neither_elected_nor_added_to_the_isr(three: M
     assert isinstance(outcomes["t", 0], Refusal)
     state = partition_of(image)
     proposal = IsrProposal("t", 0, state.leader_epoch, state.partition_epoch, (3, 1, 2))
-    (outcome,) = await three.controller.controller.alter_partitions(3, three.all[3].member.broker_epoch, [proposal])
+    (outcome,) = await three.controller.controller.alter_partitions(
+        3, broker_epoch=three.all[3].member.broker_epoch, proposals=[proposal]
+    )
     assert isinstance(outcome, Refusal)
     await three.kill(3)
     image = await three.until_agreed(lambda image: partition_of(image).leader == 1)
@@ -338,14 +342,16 @@ async def test_a_controlled_shutdown_moves_leaderships(three: Members) -> None:
     await create(three, (2, 3, 1), "followed")
     await create(three, (1,), "alone")
     controller = three.controller.controller
-    assert await controller.shut_down(1, three.all[1].member.broker_epoch) == []
+    assert await controller.shut_down(1, broker_epoch=three.all[1].member.broker_epoch) == []
     image = await three.until_agreed(lambda image: partition_of(image).leader == 2)
     assert partition_of(image).isr == (2, 3)
     assert partition_of(image, "followed").isr == (2, 3)
     assert partition_of(image, "alone").leader == 1
     # A broker that shuts down cannot join an ISR again.
     epoch = three.all[2].member.broker_epoch
-    (outcome,) = await controller.alter_partitions(2, epoch, [IsrProposal("t", 0, 1, 1, (2, 3, 1))])
+    (outcome,) = await controller.alter_partitions(
+        2, broker_epoch=epoch, proposals=[IsrProposal("t", 0, 1, 1, (2, 3, 1))]
+    )
     assert isinstance(outcome, Refusal)
     assert outcome.code == ErrorCode.INELIGIBLE_REPLICA
 
@@ -354,10 +360,10 @@ async def test_a_shutdown_request_of_an_earlier_registration_is_refused(three: M
     controller = three.controller.controller
     epoch = three.all[2].member.broker_epoch
     with pytest.raises(Refusal) as refused:
-        await controller.shut_down(2, epoch - 1)
+        await controller.shut_down(2, broker_epoch=epoch - 1)
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
     with pytest.raises(Refusal) as refused:
-        await controller.shut_down(9, epoch)
+        await controller.shut_down(9, broker_epoch=epoch)
     assert refused.value.code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
@@ -374,7 +380,7 @@ async def test_the_preferred_replica_gets_its_leadership_back(three: Members) ->
     assert refused.code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     known = partition_of(controller.image)
     proposal = IsrProposal("t", 0, known.leader_epoch, known.partition_epoch, (3, 1, 2))
-    await controller.alter_partitions(3, three.all[3].member.broker_epoch, [proposal])
+    await controller.alter_partitions(3, broker_epoch=three.all[3].member.broker_epoch, proposals=[proposal])
     assert await controller.elect(None) == {("t", 0): None}
     image = await three.until_agreed(lambda image: partition_of(image).leader == 2)
     assert partition_of(image).leader_epoch == known.leader_epoch + 1
@@ -387,7 +393,7 @@ async def test_preferred_leaders_are_elected_periodically(three: Members) -> Non
     controller.controller.elector.shutting_down.clear()  # as after a restart
     known = partition_of(controller.image)
     proposal = IsrProposal("t", 0, known.leader_epoch, known.partition_epoch, (3, 1, 2))
-    await controller.controller.alter_partitions(3, three.all[3].member.broker_epoch, [proposal])
+    await controller.controller.alter_partitions(3, broker_epoch=three.all[3].member.broker_epoch, proposals=[proposal])
     await three.until_agreed(lambda image: partition_of(image).isr == (3, 1, 2))
     controller.member.events.put(Event.REBALANCE)
     await three.until_agreed(lambda image: partition_of(image).leader == 2)
@@ -397,12 +403,12 @@ async def test_a_proposed_isr_is_written_and_sent_to_all(three: Members) -> None
     await create(three, (2, 3, 1))
     controller = three.controller.controller
     epoch = three.all[2].member.broker_epoch
-    (outcome,) = await controller.alter_partitions(2, epoch, [IsrProposal("t", 0, 0, 0, (2, 1))])
+    (outcome,) = await controller.alter_partitions(2, broker_epoch=epoch, proposals=[IsrProposal("t", 0, 0, 0, (2, 1))])
     assert outcome == PartitionState(2, 0, (2, 1), (2, 3, 1), 1, controller_epoch=1)
     image = await three.until_agreed(lambda image: partition_of(image).isr == (2, 1))
     assert partition_of(image) == outcome
     with pytest.raises(Refusal) as refused:
-        await controller.alter_partitions(2, epoch - 1, [IsrProposal("t", 0, 0, 1, (2,))])
+        await controller.alter_partitions(2, broker_epoch=epoch - 1, proposals=[IsrProposal("t", 0, 0, 1, (2,))])
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
@@ -440,7 +446,7 @@ async def test_a_stopping_controller_resigns_while_its_session_lasts(three: Memb
     known = partition_of(image)
     proposal = IsrProposal("t", 0, known.leader_epoch, known.partition_epoch, (2, 3, 1))
     epoch = three.all[2].member.broker_epoch
-    (outcome,) = await three.controller.controller.alter_partitions(2, epoch, [proposal])
+    (outcome,) = await three.controller.controller.alter_partitions(2, broker_epoch=epoch, proposals=[proposal])
     assert isinstance(outcome, Refusal)
     assert outcome.code == ErrorCode.INELIGIBLE_REPLICA
 

@@ -29,7 +29,9 @@ async def propose(members: Members, isr: tuple[int, ...]) -> None:
     state = members.all[1].image.partition("t", 0)
     assert state is not None
     proposal = IsrProposal("t", 0, state.leader_epoch, state.partition_epoch, isr)
-    (outcome,) = await members.controller.controller.alter_partitions(1, members.all[1].member.broker_epoch, [proposal])
+    (outcome,) = await members.controller.controller.alter_partitions(
+        1, broker_epoch=members.all[1].member.broker_epoch, proposals=[proposal]
+    )
     assert isinstance(outcome, PartitionState)
     await members.until_agreed(lambda image: (found := image.partition("t", 0)) is not None and found.isr == isr)
 

@@ -53,7 +53,7 @@ async def join_isr(members: Members, *joined: int, index: int = 0) -> None:
     state = state_at(controller, index)
     proposal = IsrProposal("t", index, state.leader_epoch, state.partition_epoch, (*state.isr, *joined))
     epoch = members.all[state.leader].member.broker_epoch
-    (outcome,) = await controller.controller.alter_partitions(state.leader, epoch, [proposal])
+    (outcome,) = await controller.controller.alter_partitions(state.leader, broker_epoch=epoch, proposals=[proposal])
     assert isinstance(outcome, PartitionState)
 
 

@@ -23,7 +23,7 @@ ASSIGNED = {TOPIC: frozenset([0, 5]), topic_id("u"): frozenset([1])}
 CURRENT = CurrentAssignment(4, 3, records.UNREVOKED, ASSIGNED, {TOPIC: frozenset([7])})
 
 WRITTEN: list[tuple[int, str, KeyAndValue, Any]] = [
-    (records.GROUP, "", records.epoch_record("g", 7, -5), (7, -5)),
+    (records.GROUP, "", records.epoch_record("g", epoch=7, metadata_hash=-5), (7, -5)),
     (records.MEMBER, "m", records.member_record("g", "m", MEMBER), MEMBER),
     (records.MEMBER, "m", records.member_record("g", "m", MEMBER._replace(classic=None, instance_id=None)), None),
     (records.TARGET_EPOCH, "", records.target_epoch_record("g", 9), 9),
@@ -50,7 +50,7 @@ def test_what_is_written_is_read_again(kind: int, second: str, record: KeyAndVal
 
 def test_the_bytes_are_kafkas() -> None:
     """As its serializer writes them: versions, compact lengths, no tags but the hash."""
-    key, value = records.epoch_record("g", 7, 1)
+    key, value = records.epoch_record("g", epoch=7, metadata_hash=1)
     assert key.hex() == "0003000167"
     assert value is not None
     assert value.hex() == "0000" + "00000007" + "01" + "0008" + "0000000000000001"
@@ -96,5 +96,5 @@ def test_a_group_is_of_the_protocol_of_its_last_record() -> None:
     key, value = group_record("group", StoredGroup("consumer", 3, "range"))
     stored.replay(key, value)
     assert (list(stored.groups), stored.consumer_groups) == (["group"], {})
-    stored.replay(*records.epoch_record("group", 1, 0))
+    stored.replay(*records.epoch_record("group", epoch=1, metadata_hash=0))
     assert (stored.groups, list(stored.consumer_groups)) == ({}, ["group"])

@@ -52,7 +52,7 @@ def test_many_keys_need_little_more_than_24_bytes_per_key() -> None:
 
 
 def test_keys_stay_in_dicts_while_the_memory_is_enough() -> None:
-    offset_map = OffsetMap(1000, 1 << 20)
+    offset_map = OffsetMap(1000, max_bytes=1 << 20)
     for number in range(1000):
         offset_map.put(b"%d" % number, number)
     assert [offset_map.get(b"%d" % number) for number in range(1000)] == list(range(1000))
@@ -68,7 +68,7 @@ def test_keys_stay_in_dicts_while_the_memory_is_enough() -> None:
 def test_a_process_of_its_own_maps_whole_batches_to_the_same_result(
     batches: list[list[bytes | None]], step: int, start: int, capacity: int
 ) -> None:
-    maps = [OffsetMap(capacity, 100_000, is_alone=is_alone) for is_alone in (False, True)]
+    maps = [OffsetMap(capacity, max_bytes=100_000, is_alone=is_alone) for is_alone in (False, True)]
     base_offset = 0
     for keys in batches:
         records = [Record(base_offset + step * number, 0, key, None, ()) for number, key in enumerate(keys)]

@@ -96,12 +96,12 @@ def test_an_undone_update_leaves_no_trace() -> None:
 def test_inactive_producers_expire_unless_a_transaction_is_open() -> None:
     state = state_after((0, 1))
     timestamp = state.entries[9].timestamp
-    state.expire(timestamp + 999, 1000)
+    state.expire(now_ms=timestamp + 999, expiration_ms=1000)
     assert 9 in state.entries
-    state.expire(timestamp + 1000, 1000)
+    state.expire(now_ms=timestamp + 1000, expiration_ms=1000)
     assert state.entries == {}
     state.update(header(0, transactional=True), 100)
-    state.expire(timestamp + 1000, 1000)
+    state.expire(now_ms=timestamp + 1000, expiration_ms=1000)
     assert 9 in state.entries
 
 
@@ -125,9 +125,9 @@ def test_a_marker_without_data_completes_nothing_but_keeps_the_epochs() -> None:
     state = ProducerState()
     marker = read_header(make_marker(9, epoch=4, commit=False))
     assert state.end_transaction(marker, offset=5, coordinator_epoch=2, is_abort=True) is None
-    assert state.check_marker(9, 3, 2) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert state.check_marker(9, 4, 1) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    assert state.check_marker(9, 4, 2) is None
+    assert state.check_marker(9, producer_epoch=3, coordinator_epoch=2) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state.check_marker(9, producer_epoch=4, coordinator_epoch=1) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert state.check_marker(9, producer_epoch=4, coordinator_epoch=2) is None
     assert state.check(header(1, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert state.check(header(0, epoch=4)) is None
 

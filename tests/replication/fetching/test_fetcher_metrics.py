@@ -70,7 +70,7 @@ async def test_a_throttle_shows_its_rate_and_what_it_held_back(cluster: Cluster)
     assert before["kbroker_replication_throttled_bytes_total", follower] == 0
     assert before["kbroker_replication_throttled_seconds_total", follower] == 0
     assert ("kbroker_replication_throttled_rate_bytes", follower) not in before
-    node.config.set_dynamic({"follower.replication.throttled.rate": "20000"}, {})
+    node.config.set_dynamic(own={"follower.replication.throttled.rate": "20000"}, defaults={})
     node.fetchers.quota.record(1_000_300)
     assert node.fetchers.quota.excess_seconds() > 0
     seen = await page_of(node)

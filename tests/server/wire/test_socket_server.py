@@ -19,7 +19,9 @@ from kbroker.server.wire.connection_limits import ConnectionLimits
 from kbroker.server.wire.listener import Listener
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.socket_server import SocketServer
-from tests.server.toy_protocol import Slice, ToyHandler, frame
+from tests.server.toy_protocol import FrameClient, Slice, ToyHandler, frame
+
+Client = FrameClient[trio.SocketStream]
 
 
 class Running:
@@ -40,32 +42,6 @@ class Running:
             await trio.lowlevel.checkpoint()
 
 
-class Client:
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
-        self._received = bytearray()
-
-    async def send(self, *bodies: bytes) -> None:
-        await self.stream.send_all(b"".join(map(frame, bodies)))
-
-    async def receive(self) -> bytes:
-        while len(self._received) < 4 or len(self._received) < 4 + struct.unpack_from(">i", self._received)[0]:
-            chunk = await self.stream.receive_some()
-            if not chunk:
-                raise EOFError
-            self._received += chunk
-        (length,) = struct.unpack_from(">i", self._received)
-        body = bytes(self._received[4 : 4 + length])
-        del self._received[: 4 + length]
-        return body
-
-    async def is_ended(self) -> bool:
-        try:
-            return await self.stream.receive_some(1) == b""
-        except trio.BrokenResourceError:
-            return True
-
-
 @pytest.fixture(params=[False, True], ids=["epoll", "portable"])
 def portable(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
@@ -76,7 +52,7 @@ async def running(portable: bool, **limits: int) -> AsyncIterator[Running]:
     handler = ToyHandler()
     network = Network(handler, ConnectionLimits(poison_buffers=True, **limits), SystemClock())  # type: ignore[arg-type]
     server = SocketServer(network, portable=portable)
-    listener = server.listen("PLAINTEXT", "127.0.0.1", 0)
+    listener = server.listen("PLAINTEXT", host="127.0.0.1", port=0)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

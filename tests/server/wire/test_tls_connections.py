@@ -6,7 +6,6 @@ import os
 import random
 import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,9 @@ from kbroker.server.wire.network import Network
 from kbroker.server.wire.socket_server import SocketServer
 from kbroker.server.wire.tls_transport import CHUNK, RECORD
 from tests.security.certificates import Authority, configs
-from tests.server.toy_protocol import Slice, ToyHandler, frame
+from tests.server.toy_protocol import FrameClient, Slice, ToyHandler, frame
+
+Client = FrameClient[trio.SSLStream[trio.SocketStream]]
 
 
 class Tls:
@@ -76,26 +77,6 @@ class Shell:
             await trio.lowlevel.checkpoint()
 
 
-class Client:
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        self.stream = stream
-        self._received = bytearray()
-
-    async def send(self, *bodies: bytes) -> None:
-        await self.stream.send_all(b"".join(map(frame, bodies)))
-
-    async def receive(self) -> bytes:
-        while len(self._received) < 4 or len(self._received) < 4 + struct.unpack_from(">i", self._received)[0]:
-            chunk = await self.stream.receive_some()
-            if not chunk:
-                raise EOFError
-            self._received += chunk
-        (length,) = struct.unpack_from(">i", self._received)
-        body = bytes(self._received[4 : 4 + length])
-        del self._received[: 4 + length]
-        return body
-
-
 @pytest.fixture(params=[False, True], ids=["epoll", "portable"])
 def portable(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
@@ -124,7 +105,7 @@ async def running(
     handler = ToyHandler()
     network = Network(handler, ConnectionLimits(poison_buffers=True, **limits), SystemClock())  # type: ignore[arg-type]
     server = SocketServer(network, portable=portable)
-    listener = server.listen("SSL", "127.0.0.1", 0, tls=tls)
+    listener = server.listen("SSL", host="127.0.0.1", port=0, tls=tls)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
