@@ -131,8 +131,13 @@ def _command_config_option(function: Function) -> Function:
 def _note_properties(ctx: click.Context, _option: click.Parameter, file: TextIO | None) -> None:
     if file is not None:
         from kbroker.config.properties import parse_properties
+        from kbroker.errors import UserError
 
-        properties = parse_properties(file.read())
+        try:
+            with file:  # click closes it only if the command runs
+                properties = parse_properties(file.read())
+        except UnicodeDecodeError:
+            raise UserError(f"{file.name} is not a text file in UTF-8") from None
         ctx.meta[COMMAND_CONFIG] = {name: text for name, text in properties.items() if name.startswith(_SECURITY)}
 
 

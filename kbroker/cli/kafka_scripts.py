@@ -150,8 +150,9 @@ def script_names() -> list[str]:
 
 
 def _names(scripts: str) -> list[str]:
-    """Returns the scripts of a row: several, or one with its options."""
-    return [part.split()[0] for part in scripts.split(", ") if not part.startswith("--")]
+    """Returns the scripts of a row: several, or one with its options and their values."""
+    names = scripts.split(", ")
+    return [names[0].split()[0]] if " " in names[0] else names
 
 
 def _command(call: str, *, with_option: bool) -> str:

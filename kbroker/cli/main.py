@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted, 141 the reader
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ FAILED: Final = 1
 USAGE_ERROR: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Commands(click.Group):
@@ -80,10 +82,8 @@ class _Commands(click.Group):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:
-            # The reader of the output has ended. Python would fail again on its way out, to write the rest of the
-            # buffer: now it goes to /dev/null.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # the reader of the output has ended
+            _discard_output()
             ctx.exit(BROKEN_PIPE)
         return result
 
@@ -104,6 +104,11 @@ class _Commands(click.Group):
 
         with formatter.section("Kafka's scripts"):
             formatter.write_dl([(name, ", ".join(commands_for(name))) for name in script_names()])
+
+
+def _discard_output() -> None:
+    """Sends the rest of the buffer to /dev/null: Python would fail again on its way out, to write it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _advice_for(name: str) -> str:
@@ -161,6 +166,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = FAILED
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except OSError as problem:
+        if problem.errno not in _FULL:
+            raise
+        _discard_output()
+        _print_error(f"Could not write: {problem.strerror}")
+        code = FAILED
     sys.exit(code if isinstance(code, int) else 0)
 
 

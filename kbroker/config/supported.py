@@ -53,6 +53,7 @@ def check_supported(config: BrokerConfig) -> None:
     authorizer_config(config)
     if not config.zookeeper_connect:
         _check_quorum(config)
+        _check_zookeeper(config)
 
 
 def _is_supported(name: str, text: str) -> bool:
@@ -65,6 +66,19 @@ def _is_supported(name: str, text: str) -> bool:
     if key is not None:
         return key.has_effect or bool(key.parse(text) == key.default)
     return text.strip().lower() in ("", "false")
+
+
+def _check_zookeeper(config: BrokerConfig) -> None:
+    """Raises UserError if the connection to a ZooKeeper must be safe, but there is none."""
+    for name, is_set in (
+        ("zookeeper.ssl.client.enable", config.zookeeper_ssl_client_enable),
+        ("zookeeper.set.acl", config.zookeeper_set_acl),
+    ):
+        if is_set:
+            raise UserError(
+                f"{name}=true has no effect without zookeeper.connect: this broker would be a cluster of its own. Set "
+                f"zookeeper.connect, or remove {name} for a single node."
+            )
 
 
 def _check_quorum(config: BrokerConfig) -> None:

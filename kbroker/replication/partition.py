@@ -32,6 +32,7 @@ from kbroker.replication.fetch_waiters import FetchWaiter, FetchWaiters, FetchWa
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.follower_view import Restart, truncation_offset
 from kbroker.replication.leader_state import LeaderState
+from kbroker.replication.leader_writes import LeaderWrites
 from kbroker.replication.peers import Peers
 from kbroker.replication.produced_records import ZSTD_SINCE, is_early_zstd, is_message_set, no_batch, no_zstd
 from kbroker.replication.storage_gate import StorageGate
@@ -75,11 +76,13 @@ class Partition:
         "is_leader",
         "leader_epoch",
         "leader_id",
+        "leader_writes",
         "leadership",
         "log_handle",
         "min_insync_replicas",
         "opened_log",
         "refused",
+        "replicated_bytes",
         "topic",
         "topic_id",
     )
@@ -111,6 +114,8 @@ class Partition:
         self.leadership: LeaderState | None = None  # only while leader, and with other replicas
         self.fetch_waiters = FetchWaiters(wakeups)
         self.fetched_bytes = 0  # read for clients since the partition was opened
+        self.replicated_bytes = 0  # read for followers
+        self.leader_writes = LeaderWrites()
         self.gate = gate
         self._flusher = flusher
         self._dirty = dirty
@@ -213,6 +218,7 @@ class Partition:
         else:
             leadership.on_state(state)
         self.is_leader = True
+        self.leader_writes.begin(self.log_handle)
         self.leader_id = peers.broker_id
         self.leader_epoch = state.leader_epoch
         self.insync_replicas = len(state.isr if self.leadership is None else self.leadership.view.isr)
@@ -279,6 +285,7 @@ class Partition:
         self._refuse_parked(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         leadership, self.leadership = self.leadership, None
         self.is_leader = False
+        self.leader_writes.end(self.log_handle)
         self._visible_bytes = self.log_handle.appended_bytes
         if leadership is not None:
             for done in leadership.log_start_waiters:

@@ -46,6 +46,7 @@ _GROUP_STATES: Final = {
     table.GROUPS_COMPLETING: GroupState.COMPLETING_REBALANCE.value,
     table.GROUPS_STABLE: GroupState.STABLE.value,
     table.GROUPS_EMPTY: GroupState.EMPTY.value,
+    table.GROUPS_DEAD: GroupState.DEAD.value,
 }
 
 
@@ -137,7 +138,10 @@ class BrokerMetrics:
         samples.add(table.AT_MIN_ISR, at_min_isr)
         samples.add(table.WAITING, len(waiting), "Fetch")
         self._totals.update(traffic)
-        for topic_traffic in (*traffic.values(), self._totals.sum()):
+        totals = self._totals.sum()
+        samples.add(table.REPLICATION_BYTES_IN, totals.replication_bytes_in)
+        samples.add(table.REPLICATION_BYTES_OUT, totals.replication_bytes_out)
+        for topic_traffic in (*traffic.values(), totals):
             labels = (topic_traffic.topic,) if topic_traffic.topic else ()
             samples.add(table.MESSAGES_IN, topic_traffic.messages_in, *labels)
             samples.add(table.BYTES_IN, topic_traffic.bytes_in, *labels)
@@ -159,8 +163,8 @@ class BrokerMetrics:
             await self._time_slice.checkpoint_if_over()
         samples.add(table.GROUPS, states.total())
         samples.add(table.OFFSETS, offsets)
-        for state, count in sorted(states.items()):
-            samples.add(table.GROUPS_BY_STATE, count, state)
+        for state in sorted({*states, *_GROUP_STATES.values()}):
+            samples.add(table.GROUPS_BY_STATE, states[state], state)
         for metric, state in _GROUP_STATES.items():
             samples.add(metric, states[state])
 

@@ -21,16 +21,26 @@ INFO = gauge(
 
 MESSAGES_IN = counter(
     "kafka_server_brokertopicmetrics_messagesin_total",
-    "Records written to partitions that this broker leads, from log end offsets: not reset by a restart.",
+    "Records written since startup to partitions while this broker led them.",
     "topic",
 )
 BYTES_IN = counter(
-    "kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches written since startup.", "topic"
+    "kafka_server_brokertopicmetrics_bytesin_total",
+    "Bytes of record batches written since startup to partitions while this broker led them.",
+    "topic",
 )
 BYTES_OUT = counter(
     "kafka_server_brokertopicmetrics_bytesout_total",
-    "Bytes of record batches read since startup.",
+    "Bytes of record batches read by consumers since startup.",
     "topic",
+)
+REPLICATION_BYTES_IN = counter(
+    "kafka_server_brokertopicmetrics_replicationbytesin_total",
+    "Bytes of record batches fetched from other leaders since startup.",
+)
+REPLICATION_BYTES_OUT = counter(
+    "kafka_server_brokertopicmetrics_replicationbytesout_total",
+    "Bytes of record batches read by followers since startup.",
 )
 
 PRODUCE_REQUESTS = counter(
@@ -277,6 +287,7 @@ GROUPS_COMPLETING = gauge(
 )
 GROUPS_STABLE = gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsstable", "Groups in state Stable.")
 GROUPS_EMPTY = gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", "Groups in state Empty.")
+GROUPS_DEAD = gauge("kafka_coordinator_group_groupmetadatamanager_numgroupsdead", "Groups in state Dead.")
 GROUPS_BY_STATE = gauge("kbroker_groups", "Groups of all types by state.", "state")
 OFFSETS = gauge("kafka_coordinator_group_groupmetadatamanager_numoffsets", "Committed offsets.")
 
@@ -292,7 +303,7 @@ QUOTA = gauge(
 
 METRICS: Final = (
     *(BROKER_STATE, INFO),
-    *(MESSAGES_IN, BYTES_IN, BYTES_OUT),
+    *(MESSAGES_IN, BYTES_IN, BYTES_OUT, REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT),
     *(PRODUCE_REQUESTS, FETCH_REQUESTS, FAILED_PRODUCES, FAILED_FETCHES),
     *(REQUESTS, TOTAL_TIME, LOCAL_TIME, REMOTE_TIME, THROTTLE_TIME, ERRORS, HANDLER_IDLE, BUSY_TIME, LOOP_LAG),
     *(LOGINS, FAILED_LOGINS, RENEWED_LOGINS, EXPIRED_SESSIONS),
@@ -308,7 +319,7 @@ METRICS: Final = (
     *(MAX_DIRTY, LAST_RUN, UNCLEANABLE, UNCLEANABLE_BYTES, RECOPY, CLEAN_TIME, CLEANER_BUFFER, COMPACTION_DELAY),
     *(CLEANER_RUNS, CLEANER_READ, CLEANER_WRITTEN, CLEANER_SECONDS),
     *(DIRECTORY_OFFLINE, DIRECTORIES_OFFLINE, DIRECTORY_WRITABLE, DIRECTORY_FREE, DIRECTORY_TOTAL),
-    *(GROUPS, GROUPS_PREPARING, GROUPS_COMPLETING, GROUPS_STABLE, GROUPS_EMPTY, GROUPS_BY_STATE, OFFSETS),
+    *(GROUPS, GROUPS_PREPARING, GROUPS_COMPLETING, GROUPS_STABLE, GROUPS_EMPTY, GROUPS_DEAD, GROUPS_BY_STATE, OFFSETS),
     *(QUOTAS, QUOTA),
     *PROCESS_METRICS,
 )

@@ -12,26 +12,41 @@ __all__ = ["TopicTotals", "Traffic"]
 class Traffic:
     """Traffic counters of one topic, or of all topics if `topic` is empty."""
 
-    __slots__ = ("bytes_in", "bytes_out", "messages_in", "topic", "unparsable")
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "messages_in",
+        "replication_bytes_in",
+        "replication_bytes_out",
+        "topic",
+        "unparsable",
+    )
 
     def __init__(self, topic: str = "") -> None:
         self.topic = topic
         self.messages_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
         self.unparsable = 0
 
     def add(self, partition: Partition) -> None:
         log = partition.log_handle
-        self.messages_in += log.known_offsets[1]
-        self.bytes_in += log.appended_bytes
+        written = partition.leader_writes.total(log)
+        self.messages_in += written.records
+        self.bytes_in += written.bytes
         self.bytes_out += partition.fetched_bytes
+        self.replication_bytes_in += max(log.appended_bytes - written.bytes, 0)
+        self.replication_bytes_out += partition.replicated_bytes
         self.unparsable += log.unparsable_batches
 
     def include(self, other: Traffic) -> None:
         self.messages_in += other.messages_in
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
+        self.replication_bytes_in += other.replication_bytes_in
+        self.replication_bytes_out += other.replication_bytes_out
         self.unparsable += other.unparsable
 
 

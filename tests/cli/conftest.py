@@ -29,7 +29,7 @@ def config_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Hides the profiles of the person who runs the tests. Returns the directory for those of a test."""
     path = tmp_path / "config-home"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(path))
-    for name in ("KBROKER_PROFILE", "KBROKER_BOOTSTRAP"):
+    for name in ("KBROKER_PROFILE", "KBROKER_BOOTSTRAP", "KBROKER_COMMAND_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     return path
 

@@ -86,6 +86,12 @@ def test_every_command_that_talks_to_a_broker_takes_bootstrap_and_its_variable()
         assert all((option.envvar, option.default) == ("KBROKER_BOOTSTRAP", "127.0.0.1:9092") for option in options)
 
 
+def test_no_two_options_of_a_command_share_a_name() -> None:
+    for ctx, command in walk_commands(kbroker):
+        names = [name for option in command.get_params(ctx) for name in (*option.opts, *option.secondary_opts)]
+        assert sorted(names) == sorted(set(names)), ctx.command_path
+
+
 def test_the_command_list_equals_the_help_of_the_commands() -> None:
     for name, about in COMMANDS.items():
         command = kbroker.get_command(ROOT, name)
@@ -218,6 +224,10 @@ KAFKA_SCRIPTS = (
     "zookeeper-server-stop",
     "zookeeper-shell",
 )
+
+
+def test_the_help_lists_only_scripts_of_kafka() -> None:
+    assert set(script_names()) <= set(KAFKA_SCRIPTS)
 
 
 @pytest.mark.parametrize("script", KAFKA_SCRIPTS)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -107,6 +108,16 @@ def test_an_interrupt_is_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(version.command, "callback", interrupt)
     assert run("version")[0] == 130
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a device of Linux")
+@pytest.mark.parametrize("arguments", [("version",), ("--help",), ("completion", "bash")])
+def test_a_full_disk_is_one_line_and_code_1(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "kbroker", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (result.returncode, result.stderr) == (1, "kbroker: Could not write: No space left on device\n")
 
 
 def test_help_imports_neither_trio_nor_construct() -> None:

@@ -83,6 +83,16 @@ async def test_a_profile_is_used_for_the_connection(call: Call, broker: RunningB
     )
 
 
+async def test_a_properties_file_of_other_bytes_is_refused_in_one_line(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_bytes(b"\xff\xfe")
+    assert await call("topics", "list", "--command-config", str(file)) == (
+        1,
+        "",
+        f"kbroker: {file} is not a text file in UTF-8\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

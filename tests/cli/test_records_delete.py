@@ -61,6 +61,17 @@ async def test_the_file_of_kafka_delete_records_is_read(call: Call, tmp_path: Pa
         assert (code, err.count("\n")) == (1, 1), content
 
 
+async def test_a_refused_partition_does_not_hide_that_others_were_changed(call: Call) -> None:
+    await fill(call)
+    await call("produce", "orders", "--partition", "1", stdin=b"10")
+    code, out, err = await call("records", "delete", "orders", "--before", "11", "--yes")
+    assert (code, out) == (1, "")
+    assert "(OFFSET_OUT_OF_RANGE). Records of other partitions may be deleted: 'kbroker offsets orders' shows" in err
+    assert await earliest(call) == [0, 11]
+    alone = await call("records", "delete", "orders", "--partition", "0", "--before", "11", "--yes")
+    assert alone.err.endswith("(OFFSET_OUT_OF_RANGE)\n")
+
+
 async def test_without_a_terminal_nothing_is_deleted_without_yes(call: Call) -> None:
     await fill(call)
     for arguments in (
@@ -69,6 +80,7 @@ async def test_without_a_terminal_nothing_is_deleted_without_yes(call: Call) -> 
         ("leaders", "elect", "orders", "--unclean"),
         ("groups", "delete", "billing"),
         ("groups", "delete-offsets", "billing", "--topic", "orders"),
+        ("transactions", "abort", "payments"),
         ("transactions", "abort-hanging", "orders", "--partition", "0", "--start-offset", "0"),
     ):
         assert await call(*arguments) == (

@@ -59,8 +59,8 @@ async def test_a_transaction_is_described(call: Call, open_one: TransactionalPro
 
 
 async def test_an_unknown_transactional_id_is_an_error(call: Call, client: Client) -> None:
-    for action in ("describe", "abort"):
-        outcome = await call("transactions", action, "unknown-id")
+    for arguments in (("describe", "unknown-id"), ("abort", "unknown-id", "--yes")):
+        outcome = await call("transactions", *arguments)
         assert outcome.code == 1
         assert outcome.err == "kbroker: Transactional id 'unknown-id' does not exist.\n"
 
@@ -68,11 +68,13 @@ async def test_an_unknown_transactional_id_is_an_error(call: Call, client: Clien
 async def test_an_ongoing_transaction_is_aborted_and_its_producer_fenced(
     call: Call, client: Client, open_one: TransactionalProducer
 ) -> None:
-    assert (await call("transactions", "abort", "payments")).out == "Aborted transaction payments.\n"
+    refused = await call("transactions", "abort", "payments")
+    assert (refused.code, "Add --yes to confirm" in refused.err) == (1, True)
+    assert (await call("transactions", "abort", "payments", "--yes")).out == "Aborted transaction payments.\n"
     assert await read_committed(client, "t", partition=1) == []
     assert (await client.fetch("t", 0, partition=1, isolation_level=1)).last_stable_offset == 2
     assert (await open_one.end_once(is_commit=True)).error_code == ErrorCode.PRODUCER_FENCED
-    outcome = await call("transactions", "abort", "payments")
+    outcome = await call("transactions", "abort", "payments", "--yes")
     assert (outcome.code, "not ongoing" in outcome.err) == (0, True)
 
 

@@ -67,6 +67,33 @@ async def test_after_the_leader_is_killed_everything_acknowledged_is_there_once_
     assert [entry.epoch for entry in cluster.nodes[3].replica().log.leader_epochs.entries] == [0, 1]
 
 
+async def test_each_record_counts_once_in_a_cluster_and_replication_counts_apart(cluster: Cluster) -> None:
+    def written(broker_id: int) -> tuple[int, int]:
+        partition = cluster.nodes[broker_id].replica()
+        return partition.leader_writes.total(partition.log_handle)
+
+    def size(broker_id: int) -> int:
+        return cluster.nodes[broker_id].replica().log.appended_bytes
+
+    await cluster.start(1, 2)
+    cluster.add_topic(1, (1, 2))
+    await send(cluster, 1, *names(5))
+    first = size(1)
+    assert (written(1), written(2)) == ((5, first), (0, 0))
+    cluster.change(leader=2)
+    await send(cluster, 2, *names(3, 5))
+    await eventually(lambda: cluster.nodes[1].end == 8)
+    assert (written(1), written(2)) == ((5, first), (3, size(2) - first))
+    assert await read(cluster, 2) == names(8)
+    replicas = [cluster.nodes[broker_id].replica() for broker_id in (1, 2)]
+    assert [replica.fetched_bytes for replica in replicas] == [0, size(2)]
+    assert [replica.replicated_bytes for replica in replicas] == [first, size(2) - first]
+    cluster.change(leader=1)
+    await send(cluster, 1, *names(2, 8))
+    await eventually(lambda: cluster.nodes[2].end == 10)
+    assert (written(1)[0], written(2)[0]) == (7, 3)
+
+
 async def test_acks_all_waits_for_followers_and_acks_1_for_the_leader_alone(cluster: Cluster) -> None:
     await cluster.start(1)
     cluster.add_topic(1, (1, 2))

@@ -62,6 +62,13 @@ async def test_a_security_setting_without_effect_is_refused_in_one_line(tmp_path
     assert text not in message  # it may be a secret
 
 
+@pytest.mark.parametrize("name", ["zookeeper.ssl.client.enable", "zookeeper.set.acl"])
+async def test_security_of_a_zookeeper_that_is_not_used_is_refused(tmp_path: Path, name: str) -> None:
+    message = await refusal(tmp_path, {name: "true"}, [])
+    assert message.startswith(f"{name}=true has no effect without zookeeper.connect")
+    assert "\n" not in message
+
+
 async def test_protected_nodes_without_an_identity_at_zookeeper_refuse_the_start(tmp_path: Path) -> None:
     message = await refusal(tmp_path, {"zookeeper.connect": "127.0.0.1:1", "zookeeper.set.acl": "true"}, [])
     assert message.startswith("zookeeper.set.acl is set to true, but ZooKeeper client TLS configuration")

@@ -90,13 +90,20 @@ def delete(
 
     async def call(cluster: Cluster) -> list[tuple[str, int, int]]:
         from kbroker.client.admin.records import delete_records
+        from kbroker.client.failures import BrokerRefusal
 
         offsets = given or {str(topic): await _find_offsets(cluster, str(topic), partitions, before, before_ms)}
-        return [
-            (name, number, low_watermark)
-            for name, wanted in offsets.items()
-            for number, low_watermark in sorted((await delete_records(cluster, name, wanted)).items())
-        ]
+        try:
+            return [
+                (name, number, low_watermark)
+                for name, wanted in offsets.items()
+                for number, low_watermark in sorted((await delete_records(cluster, name, wanted)).items())
+            ]
+        except BrokerRefusal as refusal:
+            if sum(map(len, offsets.values())) == 1:
+                raise
+            shown = f"'kbroker offsets {' '.join(offsets)}' shows what is left"
+            raise UserError(f"{refusal}. Records of other partitions may be deleted: {shown}.") from None
 
     rows = run_with_cluster(bootstrap, call)
     if as_json:

@@ -109,15 +109,20 @@ def _to_json(found: TransactionDescription) -> dict[str, Any]:
 @command.command(
     "abort",
     cls=Command,
-    examples=[("kbroker transactions abort payments", "Abort an ongoing transaction")],
+    examples=[
+        ("kbroker transactions abort payments", "Abort an ongoing transaction; asks for confirmation on a terminal"),
+        ("kbroker transactions abort refunds --yes", "Abort a transaction without confirmation"),
+    ],
 )
 @click.argument("name", metavar="TRANSACTIONAL_ID")
+@yes_option
 @bootstrap_option
-def abort(name: str, bootstrap: str) -> None:
+def abort(name: str, yes: bool, bootstrap: str) -> None:
     """Abort an ongoing transaction.
 
-    Its producer is fenced; read_committed consumers can continue.
+    Its producer is fenced, and its records are lost to read_committed consumers, which can continue.
     """
+    confirm(f"Abort the ongoing transaction of {name}?", yes=yes)
 
     async def call(cluster: Cluster) -> bool:
         from kbroker.client.admin.transactions import abort_transaction

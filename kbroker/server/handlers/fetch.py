@@ -199,6 +199,14 @@ def _targets(request: Request) -> list[FetchTarget]:
     return [FetchTarget(_key(topic, request), asked) for topic in request.body.topics for asked in topic.partitions]
 
 
+def _count(partition: Partition, size: int, replica_id: int) -> None:
+    """Adds to the bytes that consumers or followers have read."""
+    if replica_id < 0:
+        partition.fetched_bytes += size
+    else:
+        partition.replicated_bytes += size
+
+
 def _failure(index: int, code: int) -> Any:
     return _new_partition_data(partition_index=index, error_code=code, high_watermark=-1, aborted_transactions=None)
 
@@ -461,12 +469,12 @@ class _Fetch:
                 answer.records.release()
 
     def _uncount(self) -> None:
-        """Subtracts the bytes of this read from `fetched_bytes`: they are read and counted again later."""
+        """Subtracts the bytes of this read from those of the partitions: they are read and counted again later."""
         table = self.context.partitions
         for target, answer in self.answers:
             name = target.topic if isinstance(target.topic, str) else table.topic_name(target.topic)
             if answer.records and name is not None and (partition := table.replica(name, target.index)) is not None:
-                partition.fetched_bytes -= len(answer.records)
+                _count(partition, -len(answer.records), self.replica_id)
 
     def _by_topic(self, answers: Iterable[tuple[FetchTarget, Any]]) -> list[Any]:
         topics: list[Any] = []
@@ -567,7 +575,7 @@ class _Fetch:
                 for aborted in log.aborted_transactions(offset, bound, slice_)
             ]
         answer.records = slice_ if request.version >= 4 else self._converted(slice_, offset, answer)
-        partition.fetched_bytes += len(answer.records)
+        _count(partition, len(answer.records), self.replica_id)
         if self.replica_id >= 0 and partition.leadership is not None:
             partition.leadership.on_sent(len(answer.records))
         return answer
