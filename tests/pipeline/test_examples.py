@@ -138,6 +138,7 @@ def test_archive_transform_and_replay_run_from_their_files(
     produce("orders", [("c", "rubbish")], partition=1, timestamp=86_400_000)
     replay = scene.directory / "replay.toml"
     replay.write_text(replay.read_text().replace("speed = 2.0", "speed = 1e9"))  # a day passes between the records
+    rows_out: dict[str, int] = {}
     for name in ("archive", "transform", "replay"):
         pipeline = replace(read_pipeline(scene.directory / f"{name}.toml"), trigger=AVAILABLE_NOW)
         assert "== Physical Plan ==" in explain_pipeline(spark, pipeline)["main"]
@@ -145,6 +146,8 @@ def test_archive_transform_and_replay_run_from_their_files(
         while any(job.is_active for job in jobs):
             time.sleep(0.05)
         assert [job.failure() for job in jobs] == [None for _ in jobs]
+        rows_out |= {job.name: sum(report.rows_out or 0 for report in job.reports()) for job in jobs}
+    assert rows_out == {"archive": 6, "transform": 1, "transform dead letters": 1, "replay": 6}
     (total,) = read_all(broker.bootstrap, "totals", 1)
     minute = json.loads(total.value())
     assert (total.key(), minute["region"], minute["orders"], minute["amount"]) == (b"eu", "eu", 1, 2.0)
