@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-__all__ = ["MAIN", "begin_stream", "each_batch", "record_columns", "write_dead_letters", "write_topic"]
+__all__ = ["DEAD_LETTERS", "MAIN", "begin_stream", "each_batch", "record_columns", "write_dead_letters", "write_topic"]
 
 MAIN: Final = "main"
 DEAD_LETTERS: Final = "dead-letters"

@@ -41,6 +41,11 @@ def test_rows_rates_and_lag_come_from_the_report() -> None:
     )
 
 
+def test_rows_out_are_left_out_if_the_pipeline_does_not_count_them() -> None:
+    report = {name: value for name, value in REPORT.items() if name != "observedMetrics"}
+    assert progress_line("audit", progress_of(report)).startswith("audit: batch 7, 1,200 rows in, 400 rows/s, ")
+
+
 def test_a_report_of_spark_connect_has_its_numbers_elsewhere() -> None:
     numbers = {"numInputRows": 600, "processedRowsPerSecond": 200.0}
     (source,) = REPORT["sources"]
