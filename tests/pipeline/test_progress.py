@@ -104,6 +104,19 @@ def test_the_status_is_that_of_the_last_batch_that_has_ended(tmp_path: Path) -> 
     assert lag_by_topic(status.offsets, {"orders": {0: 210, 1: 5, 2: 7}}) == {"orders": 17}
 
 
+def test_each_hop_of_an_audit_has_its_own_status(tmp_path: Path) -> None:
+    """Two clusters have a topic orders; a table has no offsets of topics."""
+    (tmp_path / "kbroker-pipeline.json").write_text("{}")
+    for number in range(2):
+        write_batch(tmp_path / "main", number, time_ms=1000 * number, offset=100 * number)
+        with open(tmp_path / "main" / "offsets" / str(number), "a") as file:
+            file.write(f'\n{{"logOffset":{number}}}\n{{"orders":{{"0":{10 * number}}}}}')
+    here, table, there = read_status(str(tmp_path), hops=["broker", "archive", "mirror"])
+    assert (here.query, here.offsets, here.rows_per_s) == ("broker", {"orders": {0: 100, 1: 5}}, 100.0)
+    assert (table.query, table.offsets, table.rows_per_s) == ("archive", {}, None)
+    assert (there.query, there.offsets, there.rows_per_s) == ("mirror", {"orders": {0: 10}}, 10.0)
+
+
 def test_a_pipeline_that_never_ran_has_no_status(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not the checkpoint of a pipeline, or the pipeline has never run"):
         read_status(str(tmp_path))
