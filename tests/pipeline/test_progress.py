@@ -160,6 +160,20 @@ def test_a_failed_batch_has_a_short_text_that_tells_a_stop_from_a_failure() -> N
     assert str(failed).startswith("The disk is full. ")
 
 
+def test_the_reason_of_a_failed_task_is_in_the_stack_of_its_cause() -> None:
+    class Captured(Exception):
+        def __init__(self, text: str, stack: str = "", cause: Captured | None = None) -> None:
+            super().__init__(text)
+            self._stackTrace = stack
+            self._cause = cause
+
+    stack = (
+        "a.SparkException: [TASK_WRITE_FAILED]\n\tat x\nCaused by: java.io.IOException: No space left on device\n\tat x"
+    )
+    failure = Captured("[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake.", cause=Captured("x", stack))
+    assert str(problem_of(failure)).startswith("The disk is full. ")
+
+
 def test_a_failure_whose_text_is_in_a_jvm_that_is_gone_has_a_name() -> None:
     class Lost(Exception):
         def __str__(self) -> str:
