@@ -102,12 +102,12 @@ def _look_at(jobs: Sequence[Job]) -> _Seen:
 
 
 def progress_line(name: str, report: Progress) -> str:
-    rows_out = "?" if report.rows_out is None else f"{report.rows_out:,}"
+    rows_out = "" if report.rows_out is None else f"{report.rows_out:,} out, "
     behind = sorted(report.lag.items(), key=lambda item: -item[1])
     lag = ", ".join(f"{topic} {count:,}" for topic, count in behind[:MAX_TOPICS])
     more = f" and {len(behind) - MAX_TOPICS} more" if len(behind) > MAX_TOPICS else ""
     return (
-        f"{name}: batch {report.batch}, {report.rows_in:,} rows in, {rows_out} out, {report.rows_per_s:,.0f} rows/s, "
+        f"{name}: batch {report.batch}, {report.rows_in:,} rows in, {rows_out}{report.rows_per_s:,.0f} rows/s, "
         f"{report.batch_ms:,} ms, lag {lag or 'none'}{more}"
     )
 

@@ -29,7 +29,7 @@ from kbroker.pipeline.frames import apply_steps, count_rows, stream_topics
 from kbroker.pipeline.jobs import Job, StreamJob
 from kbroker.pipeline.kinds import ArchiveJob
 from kbroker.pipeline.ownership import PipelineCheckpoint, claim_checkpoint, claim_table
-from kbroker.pipeline.streams import MAIN, begin_stream, write_dead_letters
+from kbroker.pipeline.streams import DEAD_LETTERS, MAIN, begin_stream, write_dead_letters
 from kbroker.pipeline.values import parse_values
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _frames(spark: SparkSession, job: ArchiveJob, through: Through | None = None
     if through is not None:
         records = through(records)
     has_letters = job.values is not None and job.values.dead_letters is not None
-    return {MAIN: _with_partitions(records), "dead-letters": rejected if has_letters else None}
+    return {MAIN: _with_partitions(records), DEAD_LETTERS: rejected if has_letters else None}
 
 
 def _with_partitions(frame: DataFrame) -> DataFrame:
@@ -113,7 +113,7 @@ def _start(
     checkpoint = claim_checkpoint(location, name=name, kind="archive", destination=shown)
     checkpoint.check_cluster(cluster_id)
     planned = _frames(spark, job, through)
-    records, rejected = planned[MAIN], planned["dead-letters"]
+    records, rejected = planned[MAIN], planned[DEAD_LETTERS]
     assert records is not None
     checkpoint.check_columns(column_types(records.schema), table=shown)
     query = _write(spark, count_rows(records), job.sink, checkpoint, trigger)

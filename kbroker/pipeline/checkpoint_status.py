@@ -7,7 +7,7 @@ CHECKPOINT/QUERY/commits/N   written after batch N
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,9 +25,10 @@ BATCHES_FOR_RATE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """State of one query."""
+    """State of one query, or of one source of an audit."""
 
     query: str
+    """Its name; for an audit the name of the hop."""
     batch: int | None
     """Last batch that has ended; None if none has."""
     batch_time_ms: int | None
@@ -47,11 +48,16 @@ class QueryStatus:
 
 class _Batch(NamedTuple):
     time_ms: int
-    offsets: TopicOffsets
+    sources: list[TopicOffsets]
+    """Offsets of each source, {} for a table, in the order of the query."""
 
 
-def read_status(checkpoint: str) -> list[QueryStatus]:
-    """Returns the status of each query. Raises UserError if the directory is not a checkpoint of a pipeline."""
+def read_status(checkpoint: str, *, hops: Sequence[str] = ()) -> list[QueryStatus]:
+    """Returns the status of each query. Raises UserError if the directory is not a checkpoint of a pipeline.
+
+    `hops` are the sources of an audit, in their order: each gets a status of its own. Two hops can have topics of the
+    same name in two clusters.
+    """
     if "://" in checkpoint:
         raise UserError(f"The status of {checkpoint} cannot be read: only local directories are supported")
     directory = Path(checkpoint)
@@ -60,7 +66,7 @@ def read_status(checkpoint: str) -> list[QueryStatus]:
     if (directory / "plan.json").is_file():
         return [_replay_status(directory)]
     queries = sorted(path for path in directory.iterdir() if (path / "offsets").is_dir())
-    return [_status_of(path) for path in queries]
+    return [status for path in queries for status in _statuses_of(path, hops)]
 
 
 def _replay_status(directory: Path) -> QueryStatus:
@@ -73,16 +79,24 @@ def _replay_status(directory: Path) -> QueryStatus:
     return QueryStatus("replay", done - 1 if done else None, None, False, records=records)
 
 
-def _status_of(directory: Path) -> QueryStatus:
+def _statuses_of(directory: Path, hops: Sequence[str]) -> list[QueryStatus]:
     begun, ended = _batches(directory / "offsets"), _batches(directory / "commits")
     # A batch has ended if its commit is there. Spark deletes old files of both directories at the same time.
     done = [number for number in begun if number in set(ended)]
     is_open = bool(begun) and (not done or begun[-1] > done[-1])
     if not done:
-        return QueryStatus(directory.name, None, None, is_open)
+        return [QueryStatus(directory.name, None, None, is_open)]
     recent = [_read_batch(directory / "offsets" / str(number)) for number in done[-BATCHES_FOR_RATE:]]
-    last = recent[-1]
-    return QueryStatus(directory.name, done[-1], last.time_ms, is_open, last.offsets, _rate(recent))
+
+    def status(name: str, offsets: list[TopicOffsets]) -> QueryStatus:
+        seconds = (recent[-1].time_ms - recent[0].time_ms) / 1000
+        rate = (_total(offsets[-1]) - _total(offsets[0])) / seconds if seconds > 0 and offsets[-1] else None
+        return QueryStatus(name, done[-1], recent[-1].time_ms, is_open, offsets[-1], rate)
+
+    if not hops:
+        return [status(directory.name, [_merged(batch.sources) for batch in recent])]
+    by_source = zip(*(batch.sources for batch in recent), strict=False)
+    return [status(hop, list(offsets)) for hop, offsets in zip(hops, by_source, strict=False)]
 
 
 def _batches(directory: Path) -> list[int]:
@@ -97,22 +111,15 @@ def _read_batch(path: Path) -> _Batch:
         time_ms = json.loads(metadata)["batchTimestampMs"]
     except (OSError, ValueError, KeyError) as problem:
         raise UserError(f"{path} is damaged or being written: {problem}. Try again") from None
+    return _Batch(time_ms, [offsets_of(source) for source in sources])
+
+
+def _merged(sources: list[TopicOffsets]) -> TopicOffsets:
     offsets: dict[str, dict[int, int]] = {}
     for source in sources:
-        _merge(offsets, offsets_of(source))
-    return _Batch(time_ms, offsets)
-
-
-def _merge(offsets: dict[str, dict[int, int]], more: Mapping[str, Mapping[int, int]]) -> None:
-    for topic, partitions in more.items():
-        offsets.setdefault(topic, {}).update(partitions)
-
-
-def _rate(recent: list[_Batch]) -> float | None:
-    """Returns records per second between the beginnings of the first and of the last batch."""
-    first, last = recent[0], recent[-1]
-    seconds = (last.time_ms - first.time_ms) / 1000
-    return (_total(last.offsets) - _total(first.offsets)) / seconds if seconds > 0 else None
+        for topic, partitions in source.items():
+            offsets.setdefault(topic, {}).update(partitions)
+    return offsets
 
 
 def _total(offsets: TopicOffsets) -> int:

@@ -20,7 +20,7 @@ from kbroker.pipeline.two_phase.commit import BatchCommitter, abort_open, end_al
 from kbroker.pipeline.two_phase.decision import TaskResult
 from kbroker.pipeline.two_phase.settings import SinkSettings, read_settings
 from kbroker.pipeline.two_phase.task import TaskPlan
-from kbroker.pipeline.worker_imports import forget_zip_files
+from kbroker.pipeline.worker_imports import settle_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -124,7 +124,7 @@ def task_of(plan: TaskPlan) -> Callable[[Iterator[Any]], Iterator[Any]]:
             "epoch": pyarrow.array([epoch], pyarrow.int32()),
         }
         yield pyarrow.RecordBatch.from_pydict(row)
-        forget_zip_files()
+        settle_worker()
 
     return run_task
 
@@ -174,7 +174,7 @@ class TransactionalTopicWriter(DataSourceArrowWriter):
         # Every attempt has an id of its own: after a lost shuffle two attempts can have the same number.
         unique = context.taskAttemptId()
         message = TaskMessage(self._plan.write(context.partitionId(), 1, unique, iterator))
-        forget_zip_files()
+        settle_worker()
         return message
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

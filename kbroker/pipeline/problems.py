@@ -41,11 +41,16 @@ _CAUSED: Final = re.compile(r"^Caused by: [\w.$]*?(\w+(?:Exception|Error)): (.*)
 
 
 def _text_of(failure: BaseException) -> str:
-    """Returns the text of a failure; the name of its type if the JVM, which has the text, has ended."""
+    """Returns the text of a failure; the name of its type if the JVM, which has the text, has ended.
+
+    pyspark keeps the causes of a streaming query's failure apart, in the stack of the first cause.
+    """
     try:
-        return str(failure)
+        text = str(failure)
     except Exception:
         return type(failure).__name__
+    stack = getattr(getattr(failure, "_cause", None), "_stackTrace", None)
+    return text if stack is None else f"{text}\n{stack}"
 
 
 def first_line(failure: BaseException) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from kbroker.errors import UserError
 from kbroker.pipeline.arrow.decoding import RowFilter
 from kbroker.pipeline.segment_files import SegmentSelection, SegmentTask, find_segments, read_segment
-from kbroker.pipeline.worker_imports import forget_zip_files
+from kbroker.pipeline.worker_imports import settle_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,7 +114,7 @@ class SegmentDataSource(DataSource):
         return "kbroker-log"
 
     def schema(self) -> str:
-        forget_zip_files()
+        settle_worker()
         return _COLUMNS + _HEADERS if self._has_headers else _COLUMNS
 
     def reader(self, schema: Any) -> DataSourceReader:
@@ -142,10 +142,10 @@ class SegmentReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         tasks = find_segments(self._path, self._selection)
-        forget_zip_files()
+        settle_worker()
         return [SegmentPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, SegmentPartition)
         yield from read_segment(partition.task, has_headers=self._has_headers)
-        forget_zip_files()
+        settle_worker()

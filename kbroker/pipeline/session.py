@@ -38,6 +38,7 @@ __all__ = [
 SCALA: Final = "2.13"  # of Spark 4
 SUPPORTED: Final = re.compile(r"4\.\d")
 LOCAL: Final = "local[*]"
+_MASTER: Final = re.compile(r"local(\[[\d*]+(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s|sc)://.+")
 CONNECT_PORT: Final = 15002
 CONNECT_SECONDS: Final = 10.0
 # Spark's default, 200, is for clusters: on one machine each batch with a window would write 200 small files of state.
@@ -69,6 +70,14 @@ def require_pyspark() -> str:
     if not SUPPORTED.match(version):
         raise UserError(f"Pipelines need pyspark 4, but {version} is installed. Run: pip install 'kbroker[spark]'")
     return version
+
+
+def check_master(master: str) -> None:
+    """Raises UserError if Spark does not know such an address: Spark would print a stack."""
+    if not _MASTER.fullmatch(master):
+        raise UserError(
+            f"--master is '{master}'; expected local[N], spark://HOST:PORT, yarn, k8s://... or sc://HOST:PORT"
+        )
 
 
 def require_java() -> None:
@@ -138,6 +147,7 @@ def open_session(
     kbroker's sources for the executors is written to `directory`, by default a temporary one.
     """
     version = require_pyspark()
+    check_master(master)
     from pyspark.sql import SparkSession
 
     if master.startswith("sc://"):  # Spark Connect: jars and confs belong to its server
@@ -221,7 +231,8 @@ def _start(builder: Any) -> SparkSession:
     try:
         session: SparkSession = builder.getOrCreate()
     except Exception as failure:
-        raise UserError(f"Spark could not start: {first_line(failure)}. The lines above have the reason") from failure
+        reason = first_line(failure).rstrip(".")
+        raise UserError(f"Spark could not start: {reason}. The lines above have the reason") from failure
     return session
 
 

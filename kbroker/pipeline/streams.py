@@ -10,6 +10,7 @@ from pyspark.sql import functions
 from kbroker.errors import UserError
 from kbroker.pipeline.definition import AT_LEAST_ONCE, AVAILABLE_NOW, DeadLetters, TopicSink
 from kbroker.pipeline.exactly_once import ExactlyOnceSink
+from kbroker.pipeline.frames import count_rows
 from kbroker.pipeline.ownership import PipelineCheckpoint, claim_table
 from kbroker.pipeline.problems import batch_problem
 from kbroker.pipeline.session import require_classic
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-__all__ = ["MAIN", "begin_stream", "each_batch", "record_columns", "write_dead_letters", "write_topic"]
+__all__ = ["DEAD_LETTERS", "MAIN", "begin_stream", "each_batch", "record_columns", "write_dead_letters", "write_topic"]
 
 MAIN: Final = "main"
 DEAD_LETTERS: Final = "dead-letters"
@@ -119,6 +120,7 @@ def write_dead_letters(
     rejected: DataFrame, letters: DeadLetters, checkpoint: PipelineCheckpoint, *, sink: TopicSink, trigger: str
 ) -> StreamingQuery:
     """Starts a query that writes rejected records with the reason and the original bytes, to a topic or a directory."""
+    rejected = count_rows(rejected)
     if letters.path is not None:
         claim_table(letters.path, checkpoint)
         writer = begin_stream(rejected, checkpoint, query=DEAD_LETTERS, trigger=trigger)

@@ -20,7 +20,7 @@ from kbroker.pipeline.frames import apply_steps, count_rows, stream_topics
 from kbroker.pipeline.jobs import Job, StreamJob
 from kbroker.pipeline.kinds import TransformJob
 from kbroker.pipeline.ownership import claim_checkpoint
-from kbroker.pipeline.streams import MAIN, record_columns, write_dead_letters, write_topic
+from kbroker.pipeline.streams import DEAD_LETTERS, MAIN, record_columns, write_dead_letters, write_topic
 from kbroker.pipeline.values import parse_values
 
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ def start(spark: SparkSession, pipeline: Pipeline) -> list[Job]:
 
 def frames(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
     """Returns the frames of the queries, by their names."""
-    return {MAIN: record_columns(_frames(spark, pipeline.job)[0], pipeline.job.sink.topic)}
+    job: TransformJob = pipeline.job
+    records, rejected = _frames(spark, job)
+    planned = {MAIN: record_columns(records, job.sink.topic)}
+    if rejected is not None and job.values is not None and job.values.dead_letters is not None:
+        planned[DEAD_LETTERS] = rejected
+    return planned
 
 
 def _frames(spark: SparkSession, job: TransformJob) -> tuple[DataFrame, DataFrame | None]:

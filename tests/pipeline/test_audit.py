@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -11,8 +12,10 @@ from typing import Any
 import confluent_kafka
 import pytest
 import trio
+from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from kbroker.cli.commands.pipeline import command
 from kbroker.errors import UserError
 from kbroker.pipeline.audit_counts import AuditCount, ProducerCounts
 from kbroker.pipeline.audit_file import AuditPlan, Hop
@@ -179,3 +182,10 @@ def test_the_example_runs(spark: Any, broker: Broker, mirror_broker: Broker, tmp
     job.wait()  # type: ignore[attr-defined]
     table = (tmp_path / "report" / "report.txt").read_text()
     assert results(table) == ["- 3 3 2 mirror: 1 lost after broker"]
+    shown = CliRunner().invoke(command, ["status", str(tmp_path / "audit.toml"), "--json"])
+    hops = json.loads(shown.stdout)
+    assert [(hop["query"], hop["lag"]) for hop in hops] == [
+        ("broker", {"orders": 0}),
+        ("archive", None),
+        ("mirror", {"orders": 0}),
+    ]

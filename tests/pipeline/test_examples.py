@@ -1,4 +1,4 @@
-"""The files in examples/pipelines are valid, and each kind runs from its file by the command line."""
+"""The files in examples/pipelines are valid, and each kind runs from its file, by the command line or spark-submit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from compat_tests.scenarios.spark_kafka import SHORT_LIVED_JVM
 from kbroker.pipeline.definition import AVAILABLE_NOW, KINDS, read_pipeline
@@ -41,9 +42,10 @@ class Scene:
 
     def __init__(self, directory: Path, broker: Broker, jars: list[str]) -> None:
         self.directory = directory
+        self._jars = jars
         self._options = ["--master", "local[2]", *(word for jar in jars for word in ("--jars", jar))]
         shutil.copytree(ROOT / "examples" / "pipelines", directory, dirs_exist_ok=True)
-        for path in directory.glob("*.toml"):
+        for path in [*directory.glob("*.toml"), *directory.glob("*.py")]:
             path.write_text(path.read_text().replace("127.0.0.1:9092", broker.bootstrap))
 
     def command(self, name: str, file: str, *options: str) -> list[str]:
@@ -53,6 +55,22 @@ class Scene:
     def call(self, name: str, file: str, *options: str) -> str:
         result = subprocess.run(
             self.command(name, file, *options), env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    def submit(self, file: str, *arguments: str) -> str:
+        """Runs a program as its docstring says, with local jars instead of packages. Returns its output."""
+        command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2]"]
+        command += ["--jars", ",".join(self._jars), "--conf", "spark.ui.enabled=false"]
+        environment = {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        result = subprocess.run(
+            [*command, file, *arguments],
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
@@ -120,13 +138,18 @@ def test_archive_transform_and_replay_run_from_their_files(
     produce("orders", [("c", "rubbish")], partition=1, timestamp=86_400_000)
     replay = scene.directory / "replay.toml"
     replay.write_text(replay.read_text().replace("speed = 2.0", "speed = 1e9"))  # a day passes between the records
+    rows_out: dict[str, int] = {}
     for name in ("archive", "transform", "replay"):
         pipeline = replace(read_pipeline(scene.directory / f"{name}.toml"), trigger=AVAILABLE_NOW)
-        assert "== Physical Plan ==" in explain_pipeline(spark, pipeline)["main"]
+        plans = explain_pipeline(spark, pipeline)
+        assert set(plans) == ({"main", "dead-letters"} if name == "transform" else {"main"})
+        assert all("== Physical Plan ==" in plan for plan in plans.values())
         jobs = start_pipeline(spark, pipeline)
         while any(job.is_active for job in jobs):
             time.sleep(0.05)
         assert [job.failure() for job in jobs] == [None for _ in jobs]
+        rows_out |= {job.name: sum(report.rows_out or 0 for report in job.reports()) for job in jobs}
+    assert rows_out == {"archive": 6, "transform": 1, "transform dead letters": 1, "replay": 6}
     (total,) = read_all(broker.bootstrap, "totals", 1)
     minute = json.loads(total.value())
     assert (total.key(), minute["region"], minute["orders"], minute["amount"]) == (b"eu", "eu", 1, 2.0)
@@ -135,6 +158,27 @@ def test_archive_transform_and_replay_run_from_their_files(
     assert {record.value() for record in read_all(broker.bootstrap, "orders-again", 6)} >= {b"rubbish"}
     (status,) = json.loads(scene.call("status", "replay.toml", "--json"))
     assert status["records"] == 6
+
+
+@pytest.mark.slow
+def test_the_sink_and_the_segment_files_run_by_spark_submit(tmp_path: Path, spark_jars: list[str]) -> None:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        scene = Scene(tmp_path, broker, spark_jars)
+        broker.create_topic("orders", 2)
+        broker.create_topic("orders-copy", 2)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(5):
+            producer.produce("orders", f"v{number}", "ab"[number % 2], headers=[("h", b"x")])
+        assert producer.flush(60) == 0
+        scene.submit("exactly_once_sink.py")
+        copied = read_all(broker.bootstrap, "orders-copy", 5)
+        assert sorted(record.value() for record in copied) == [b"v0", b"v1", b"v2", b"v3", b"v4"]
+        assert {tuple(record.headers()) for record in copied} == {(("h", b"x"),)}
+    shown = scene.submit("segments.py", "data")  # the broker has stopped
+    assert [line.split("|")[1:3] for line in shown.splitlines() if line.startswith("|  ")] == [
+        ["  a", "    3"],
+        ["  b", "    2"],
+    ]
 
 
 @pytest.mark.parametrize(

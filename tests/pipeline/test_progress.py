@@ -41,6 +41,11 @@ def test_rows_rates_and_lag_come_from_the_report() -> None:
     )
 
 
+def test_rows_out_are_left_out_if_the_pipeline_does_not_count_them() -> None:
+    report = {name: value for name, value in REPORT.items() if name != "observedMetrics"}
+    assert progress_line("audit", progress_of(report)).startswith("audit: batch 7, 1,200 rows in, 400 rows/s, ")
+
+
 def test_a_report_of_spark_connect_has_its_numbers_elsewhere() -> None:
     numbers = {"numInputRows": 600, "processedRowsPerSecond": 200.0}
     (source,) = REPORT["sources"]
@@ -99,6 +104,19 @@ def test_the_status_is_that_of_the_last_batch_that_has_ended(tmp_path: Path) -> 
     assert lag_by_topic(status.offsets, {"orders": {0: 210, 1: 5, 2: 7}}) == {"orders": 17}
 
 
+def test_each_hop_of_an_audit_has_its_own_status(tmp_path: Path) -> None:
+    """Two clusters have a topic orders; a table has no offsets of topics."""
+    (tmp_path / "kbroker-pipeline.json").write_text("{}")
+    for number in range(2):
+        write_batch(tmp_path / "main", number, time_ms=1000 * number, offset=100 * number)
+        with open(tmp_path / "main" / "offsets" / str(number), "a") as file:
+            file.write(f'\n{{"logOffset":{number}}}\n{{"orders":{{"0":{10 * number}}}}}')
+    here, table, there = read_status(str(tmp_path), hops=["broker", "archive", "mirror"])
+    assert (here.query, here.offsets, here.rows_per_s) == ("broker", {"orders": {0: 100, 1: 5}}, 100.0)
+    assert (table.query, table.offsets, table.rows_per_s) == ("archive", {}, None)
+    assert (there.query, there.offsets, there.rows_per_s) == ("mirror", {"orders": {0: 10}}, 10.0)
+
+
 def test_a_pipeline_that_never_ran_has_no_status(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not the checkpoint of a pipeline, or the pipeline has never run"):
         read_status(str(tmp_path))
@@ -140,6 +158,20 @@ def test_a_failed_batch_has_a_short_text_that_tells_a_stop_from_a_failure() -> N
         assert str(batch_problem(RuntimeError(f"{call}{cause}{stack}"))) == INTERRUPTED
     failed = batch_problem(RuntimeError(f"{call}java.io.IOException: No space left on device{stack}"))
     assert str(failed).startswith("The disk is full. ")
+
+
+def test_the_reason_of_a_failed_task_is_in_the_stack_of_its_cause() -> None:
+    class Captured(Exception):
+        def __init__(self, text: str, stack: str = "", cause: Captured | None = None) -> None:
+            super().__init__(text)
+            self._stackTrace = stack
+            self._cause = cause
+
+    stack = (
+        "a.SparkException: [TASK_WRITE_FAILED]\n\tat x\nCaused by: java.io.IOException: No space left on device\n\tat x"
+    )
+    failure = Captured("[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake.", cause=Captured("x", stack))
+    assert str(problem_of(failure)).startswith("The disk is full. ")
 
 
 def test_a_failure_whose_text_is_in_a_jvm_that_is_gone_has_a_name() -> None:

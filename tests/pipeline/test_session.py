@@ -15,6 +15,7 @@ import kbroker
 from kbroker.errors import UserError
 from kbroker.pipeline.session import (
     check_jars,
+    check_master,
     check_packages,
     connector_package,
     require_classic,
@@ -39,6 +40,33 @@ def test_without_pyspark_one_line_says_what_to_install() -> None:
     result = subprocess.run([sys.executable, "-c", WITHOUT_PYSPARK], capture_output=True, text=True, check=False)
     line = "UserError Pipelines need pyspark, which is not installed. Run: pip install 'kbroker[spark]'\n"
     assert (result.stdout, result.stderr) == (line, "")
+
+
+@pytest.mark.parametrize(
+    "master", ["", "foo", "127.0.0.1:7077", "local[x]", "local-cluster", "spark://", "yarn://host", "local[2] "]
+)
+def test_an_address_that_spark_does_not_know_is_one_line(master: str) -> None:
+    with pytest.raises(UserError, match=r"^--master is .*; expected local\[N\], spark://HOST:PORT, yarn"):
+        check_master(master)
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local",
+        "local[*]",
+        "local[2]",
+        "local[*,4]",
+        "local[2, 4]",
+        "local-cluster[2,1,1024]",
+        "spark://a:7077,b:7077",
+        "yarn",
+        "k8s://https://host:443",
+        "sc://host:15002/;token=x",
+    ],
+)
+def test_masters_of_spark_are_accepted(master: str) -> None:
+    check_master(master)
 
 
 def test_no_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Importers of zip files are forgotten, so that Spark's workers do not read the files anew before each task."""
+"""Spark's workers do not read zip files anew before each task, nor walk all modules after each task."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,15 @@ from zipimport import zipimporter
 import pytest
 
 from kbroker.pipeline.two_phase.decision import TaskResult
-from kbroker.pipeline.worker_imports import forget_zip_files
+from kbroker.pipeline.worker_imports import settle_worker
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Begins and ends without frozen objects, like a new worker of Spark."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -37,9 +47,22 @@ def zip_importers() -> list[str]:
 
 def test_importers_of_zip_files_are_forgotten_and_made_again(zipped: str) -> None:
     assert {zipped, f"{zipped}/zipped_package"} <= set(zip_importers())
-    forget_zip_files()
+    settle_worker()
     assert zip_importers() == []
     assert importlib.import_module("zipped_package.second").number == 2
+
+
+def test_the_first_task_of_a_worker_hides_its_modules_from_the_garbage_collector() -> None:
+    earlier: list[Any] = []
+    earlier.append(earlier)
+    settle_worker()
+    frozen = gc.get_freeze_count()
+    assert frozen > 0
+    later: list[Any] = []
+    settle_worker()
+    assert gc.get_freeze_count() <= frozen
+    assert any(found is later for found in gc.get_objects())
+    assert not any(found is earlier for found in gc.get_objects())
 
 
 def test_a_task_of_the_sink_forgets_them(zipped: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def status(file: Path, as_json: bool) -> None:
     pipeline = _read(file)
     from kbroker.pipeline.checkpoint_status import read_status
 
-    queries = read_status(pipeline.checkpoint)
+    queries = read_status(pipeline.checkpoint, hops=[hop.name for hop in getattr(pipeline.job, "hops", ())])
     lags = _lags(pipeline, queries)
     if as_json:
         print_json([{**query.to_json(), "lag": lags.get(query.query)} for query in queries])
@@ -150,22 +150,33 @@ def _rows(query: QueryStatus, lags: dict[str, int] | None) -> list[Sequence[str 
 
 
 def _lags(pipeline: Pipeline, queries: Sequence[QueryStatus]) -> dict[str, dict[str, int]]:
-    """Returns query -> topic -> lag; {} with a note if no broker answers."""
+    """Returns query -> topic -> lag. Queries whose brokers do not answer are left out, with a note."""
     from kbroker.pipeline.brokers import latest_offsets
     from kbroker.pipeline.checkpoint_status import lag_by_topic
     from kbroker.pipeline.client_options import can_connect
 
-    source: Any = getattr(pipeline.job, "source", None)
-    bootstrap = getattr(source, "bootstrap", None)
-    topics = sorted({topic for query in queries for topic in query.offsets})
-    if bootstrap is None or not topics or not can_connect(source.options):
-        return {}
-    try:
-        latest = latest_offsets(bootstrap, topics, source.options)
-    except UserError as problem:
-        click.echo(f"Lag is unknown: {problem}", err=True)
-        return {}
-    return {query.query: lag_by_topic(query.offsets, latest) for query in queries}
+    lags: dict[str, dict[str, int]] = {}
+    for source, names in _topic_sources(pipeline.job, queries):
+        found = [query for query in queries if query.query in names]
+        topics = sorted({topic for query in found for topic in query.offsets})
+        if not topics or not can_connect(source.options):
+            continue
+        try:
+            latest = latest_offsets(source.bootstrap, topics, source.options)
+        except UserError as problem:
+            click.echo(f"Lag is unknown: {problem}", err=True)
+            continue
+        lags |= {query.query: lag_by_topic(query.offsets, latest) for query in found}
+    return lags
+
+
+def _topic_sources(job: Any, queries: Sequence[QueryStatus]) -> list[tuple[Any, list[str]]]:
+    """Returns what the queries read from clusters, with the names of the queries."""
+    if hasattr(job, "hops"):
+        found = [(hop.records, [hop.name]) for hop in job.hops]
+    else:
+        found = [(getattr(job, "source", None), [query.query for query in queries])]
+    return [(source, names) for source, names in found if hasattr(source, "bootstrap")]
 
 
 def _read(file: Path) -> Pipeline:
