@@ -41,7 +41,10 @@ class TopicUpdate:
 
 
 def received_topics(body: Any) -> list[TopicUpdate]:
-    """Returns the topics of a LeaderAndIsr or an UpdateMetadata request, of any version. Raises INVALID_REQUEST."""
+    """Returns the topics of a LeaderAndIsr or an UpdateMetadata request, of any version.
+
+    Raises INVALID_REQUEST if a partition has a negative index.
+    """
     topics: dict[str, TopicUpdate] = {}
     live = {broker.id for broker in body.live_brokers} if "live_brokers" in body.__class__.names else set()
     for state in body.ungrouped_partition_states:
@@ -145,7 +148,7 @@ def _with_known(state: PartitionState, known: PartitionState, *, has_offline_rep
 def received_brokers(body: Any) -> list[BrokerRegistration]:
     """Returns the live brokers of an UpdateMetadata request. Their epochs are -1: the request has none.
 
-    Raises INVALID_REQUEST.
+    Raises INVALID_REQUEST if the security protocol of an endpoint is unknown.
     """
     brokers = []
     for broker in body.live_brokers:
