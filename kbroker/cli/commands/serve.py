@@ -24,8 +24,9 @@ from kbroker.cli.commands.version import installed_version
 from kbroker.cli.log_lines import FORMATS, LEVELS, is_json, set_up_logging
 from kbroker.cli.secure_node import ADMIN, SECURE_PROTOCOL, SECURED, SecureNode, prepare_secure_node
 from kbroker.clock import SystemClock
-from kbroker.config.broker import BrokerConfig
+from kbroker.config.broker import BROKER_CONFIGS, BrokerConfig
 from kbroker.config.endpoints import Endpoint, format_address
+from kbroker.config.listener import split_name
 from kbroker.config.properties import parse_properties
 from kbroker.config.supported import check_supported
 from kbroker.errors import UserError
@@ -132,7 +133,7 @@ def _parse_topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence
     metavar="KEY=VALUE",
     multiple=True,
     callback=_parse_properties,
-    help="Set a property; overrides --config. Repeatable.",
+    help="Set a property; overrides --config. Repeatable. Write secrets into the file of --config.",
 )
 @click.option(
     "--topic",
@@ -207,7 +208,7 @@ def command(
         on_ready = partial(_on_secure_ready, node)
     as_json = is_json(log_format, sys.stderr)
     set_up_logging(sys.stderr, level=log_level, as_json=as_json)
-    for warning in (*config.warnings, *_security_warnings(config)):
+    for warning in (*config.warnings, *_security_warnings(config), *_visible_secrets(given)):
         _warn(warning, as_json=as_json)
     trio.run(_serve, config, data_dir, topics, on_ready)
 
@@ -290,6 +291,18 @@ def _security_warnings(config: BrokerConfig) -> Iterable[str]:
             yield (
                 f"{endpoint} accepts connections from other machines without authentication: "
                 "any client that can connect can read and write all data"
+            )
+
+
+def _visible_secrets(given: Mapping[str, str]) -> Iterable[str]:
+    """Warns about secrets of the command line. JAAS configs without options have none."""
+    for name, text in given.items():
+        prefixed = split_name(name)
+        key = BROKER_CONFIGS.get(name if prefixed is None else prefixed.base)
+        if key is not None and key.is_sensitive and text and ("=" in text or not name.endswith("jaas.config")):
+            yield (
+                f"every user of this machine can read {name} in the list of processes: "
+                "write it into the file of --config instead of --set"
             )
 
 
