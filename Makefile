@@ -45,7 +45,7 @@ fast: install-test ## the tests without a JVM
 
 # The second run forces what systems without epoll and Linux's sendfile get; the third takes the compiled hot path.
 test: install-test install-spark compiled lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
-	$(BIN)/python -m tools.jars specs judge41 judge39 spark streams tables
+	$(BIN)/python -m tools.jars specs judge41 judge39 clients28 spark streams tables
 	$(TESTS) -n $(WORKERS) --dist loadgroup $(ARGS)
 	KBROKER_PORTABLE=1 $(TESTS) tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
 		-m "not jvm and not slow" $(ARGS)
@@ -66,7 +66,7 @@ this-python: install-test compiled
 shuffle: install-test ## tests in random order, those without a JVM (SEED=number ARGS=...)
 	$(BIN)/pytest tests compat_tests -n 2 --dist loadgroup -m "not jvm" --shuffle $(SEED) $(ARGS)
 
-long: install-test install-spark ## the tests that take minutes: chaos, further migrations and secured clusters
+long: install-test install-spark ## the tests that take minutes: chaos, further migrations, secured clusters, clients in Go
 	$(BIN)/python -m tools.jars judge41 judge39
 	$(TESTS) --long -n $(WORKERS) --dist loadgroup $(ARGS)
 

@@ -23,7 +23,7 @@ if os.environ.get("KBROKER_COMPILED") != "1":
 # Versions that Spark itself brings: older ones in spark.jars would be loaded beside them.
 NOT_FOR_SPARK = ("hadoop-client", "scala-library", "scala-parallel", "slf4j-api", "snappy-java", "lz4-java", "jsr305")
 
-JVM_FIXTURES = frozenset({"java", "apache_kafka", "judge_classpath", "judge39_classpath"})
+JVM_FIXTURES = frozenset({"java", "apache_kafka", "judge_classpath", "judge39_classpath", "clients28_classpath"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -105,6 +105,12 @@ def judge_classpath(java: str) -> str:
 def judge39_classpath(java: str) -> str:
     """Apache Kafka 3.9 (ZooKeeper mode) with its tools, as a Java class path."""
     return os.pathsep.join(str(jar) for jar in jars_or_skip("judge39").values())
+
+
+@pytest.fixture(scope="session")
+def clients28_classpath(java: str) -> str:
+    """The Java client of Kafka 2.8, as a Java class path."""
+    return os.pathsep.join(str(jar) for jar in jars_or_skip("clients28").values())
 
 
 @pytest.fixture(scope="session")

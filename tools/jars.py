@@ -19,7 +19,7 @@ __all__ = ["SETS", "FetchFailed", "MavenMissing", "fetch_jars"]
 ROOT = Path(__file__).resolve().parent.parent
 POMS = ROOT / "tests" / "jars"
 CACHE = ROOT / ".cache" / "jars"
-SETS = ("specs", "judge41", "judge39", "spark", "streams", "tables")
+SETS = ("specs", "judge41", "judge39", "clients28", "spark", "streams", "tables")
 
 
 class MavenMissing(Exception):

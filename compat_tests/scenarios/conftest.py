@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import confluent_kafka
 import kafka
@@ -22,6 +22,9 @@ from compat_tests.apache_kafka import JavaTools
 from compat_tests.scenarios.groups import DEADLINE_S
 from compat_tests.scenarios.spark_kafka import SESSION_SETTINGS, SparkKafka
 from compat_tests.tool_server import ToolServer, running_tool_server
+
+if TYPE_CHECKING:
+    from compat_tests.scenarios.secured import SecuredBroker
 
 confluent: Any = confluent_admin
 
@@ -83,6 +86,20 @@ def spark(bootstrap: str, spark_session: Any, tmp_path: Path) -> Iterator[SparkK
     yield SparkKafka(spark_session, bootstrap, tmp_path)
     for query in spark_session.streams.active:
         query.stop()
+
+
+@pytest.fixture(scope="module")
+def secured(
+    broker_name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredBroker]:
+    """Returns a broker of its own with secured listeners."""
+    if broker_name not in ("kbroker", "apache-kafka"):
+        pytest.skip("the broker of --bootstrap has no listeners of this test")
+    from compat_tests.scenarios.secured import run_secured  # not before `secure_clients`
+
+    tools = request.getfixturevalue("java_tools") if broker_name == "apache-kafka" else None
+    with run_secured(tmp_path_factory.mktemp("secured"), tools) as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
-"""SASL: stock clients log in at both brokers with every mechanism, and fail alike with a wrong password.
+"""SASL on the wire: both brokers have the same states before a login, and Kafka's tool adds users at both.
 
-The states before the login are compared on the wire.
+`test_secured_clients.py` has the logins of stock clients.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import socket
 import struct
-import subprocess
 import sys
 import time
 import uuid
@@ -18,11 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kafka
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError as AioKafkaError
-from confluent_kafka import Consumer, Producer
 from confluent_kafka import admin as confluent_admin
 
 from compat_tests.apache_kafka import JavaTools, run_apache_kafka
@@ -30,7 +24,6 @@ from compat_tests.process import free_ports, running, wait_until
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.headers import REQUEST_HEADER, RESPONSE_HEADER
 from kbroker.protocol.registry import APIS
-from kbroker.testing import Broker
 
 confluent: Any = confluent_admin
 
@@ -110,196 +103,18 @@ def unsigned_token(subject: str = "alice", lifetime_s: float = 3600) -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
 
 
-# confluent-kafka (librdkafka)
-
-
-def confluent_settings(bootstrap: str, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
-    settings = {"bootstrap.servers": bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
-    if mechanism != OAUTHBEARER:
-        return {**settings, "sasl.username": "alice", "sasl.password": password}
-    lifetime_s = 3600 if password == PASSWORD else -3600
-    return {**settings, "oauth_cb": lambda _: (unsigned_token(lifetime_s=lifetime_s), time.time() + 3600)}
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_confluent_kafka_logs_in(sasl_bootstrap: str, topic: str, mechanism: str) -> None:
-    settings = confluent_settings(sasl_bootstrap, mechanism)
-    producer = Producer(settings)
-    producer.produce(topic, b"hello")
-    assert producer.flush(DEADLINE_S) == 0
-    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-    try:
-        consumer.subscribe([topic])
-        deadline = time.monotonic() + DEADLINE_S
-        while (message := consumer.poll(1)) is None or message.error() is not None:
-            assert time.monotonic() < deadline
-        assert message.value() == b"hello"
-    finally:
-        consumer.close()
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "text"),
-    [
-        (PLAIN, "SASL authentication error: Authentication failed: Invalid username or password"),
-        (
-            SHA_256,
-            f"SASL authentication error: {GENERAL} SCRAM-SHA-256",
-        ),
-        (
-            SHA_512,
-            f"SASL authentication error: {GENERAL} SCRAM-SHA-512",
-        ),
-        (OAUTHBEARER, 'SASL authentication error: {"status":"invalid_token"}'),
-    ],
-)
-def test_confluent_kafka_fails_with_a_wrong_password(sasl_bootstrap: str, mechanism: str, text: str) -> None:
-    errors: list[Any] = []
-    settings = confluent_settings(sasl_bootstrap, mechanism, "wrong")
-    producer = Producer({**settings, "error_cb": errors.append})
-    deadline = time.monotonic() + DEADLINE_S
-    while not any(error.name() == "_AUTHENTICATION" for error in errors):
-        producer.poll(0.1)
-        assert time.monotonic() < deadline, errors
-    (first, *_) = [error.str() for error in errors if error.name() == "_AUTHENTICATION"]
-    assert text in first
-
-
-# kafka-python and aiokafka
-
-
-@pytest.mark.parametrize("mechanism", WITH_PASSWORD)
-def test_kafka_python_logs_in_and_fails_with_a_wrong_password(sasl_bootstrap: str, topic: str, mechanism: str) -> None:
-    settings = {
-        "bootstrap_servers": sasl_bootstrap,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": "alice",
-        "request_timeout_ms": 10_000,
-        "max_block_ms": 10_000,
-    }
-    producer = kafka.KafkaProducer(**settings, sasl_plain_password=PASSWORD)
-    try:
-        assert producer.send(topic, b"hello").get(timeout=DEADLINE_S).offset == 0
-    finally:
-        producer.close()
-    with pytest.raises(kafka.errors.KafkaError) as failure:
-        kafka.KafkaProducer(**settings, sasl_plain_password="wrong").send(topic, b"x").get(timeout=DEADLINE_S)
-    assert type(failure.value).__name__ in ("SaslAuthenticationFailedError", "NoBrokersAvailable", "KafkaTimeoutError")
-
-
-@pytest.mark.parametrize("mechanism", WITH_PASSWORD)
-def test_aiokafka_logs_in_and_fails_with_a_wrong_password(sasl_bootstrap: str, topic: str, mechanism: str) -> None:
-    settings = {
-        "bootstrap_servers": sasl_bootstrap,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": "alice",
-    }
-
-    async def send(password: str) -> int:
-        producer = AIOKafkaProducer(**settings, sasl_plain_password=password)
-        try:
-            await producer.start()
-            return int((await producer.send_and_wait(topic, b"hello")).offset)
-        finally:
-            await producer.stop()
-
-    assert asyncio.run(send(PASSWORD)) == 0
-    with pytest.raises(AioKafkaError) as failure:
-        asyncio.run(send("wrong"))
-    assert "Unable to bootstrap" in str(failure.value) or "SaslAuthenticationFailed" in repr(failure.value)
-
-
-# kcat
-
-
-def run_kcat(
-    kcat: str, bootstrap: str, mechanism: str, password: str, *options: str, stdin: bytes = b""
-) -> subprocess.CompletedProcess[bytes]:
-    login = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanisms={mechanism}", "sasl.username=alice"]
-    settings = [part for setting in (*login, f"sasl.password={password}") for part in ("-X", setting)]
-    command = [kcat, "-b", bootstrap, *settings, *options]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=DEADLINE_S, check=False)
-
-
-def check_kcat(kcat: str, bootstrap: str, topic: str, mechanism: str) -> None:
-    assert run_kcat(kcat, bootstrap, mechanism, PASSWORD, "-P", "-t", topic, stdin=b"hello\n").returncode == 0
-    consumed = run_kcat(kcat, bootstrap, mechanism, PASSWORD, "-C", "-t", topic, "-o", "beginning", "-e", "-q")
-    assert consumed.stdout == b"hello\n"
-    failed = run_kcat(kcat, bootstrap, mechanism, "wrong", "-L", "-m", "5")
-    assert failed.returncode != 0
-    assert b"SASL authentication error" in failed.stderr
-
-
-def test_kcat_logs_in_and_fails_with_a_wrong_password(sasl_bootstrap: str, topic: str, kcat: str) -> None:
-    check_kcat(kcat, sasl_bootstrap, topic, PLAIN)
-
-
-@pytest.mark.parametrize("mechanism", [SHA_256, SHA_512])
-def test_kcat_logs_in_at_kbroker_with_scram(topic: str, mechanism: str, kcat: str) -> None:
-    """Apache Kafka 4.1 refuses librdkafka before 2.6.1, with which kcat is often built: it repeats its nonce."""
-    with Broker(users={"alice": PASSWORD}) as broker:
-        check_kcat(kcat, broker.bootstrap, topic, mechanism)
-
-
 # Java
 
 
-def java_properties(directory: Path, mechanism: str, password: str = PASSWORD) -> str:
-    escaped = password.replace("\\", "\\\\").replace('"', '\\"')
-    if mechanism == OAUTHBEARER:
-        # An empty subject is refused; a client without a login handler makes unsigned tokens.
-        subject = "alice" if password == PASSWORD else ""
-        options = f'oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="{subject}"'
-    else:
-        module = "plain.PlainLoginModule" if mechanism == PLAIN else "scram.ScramLoginModule"
-        options = f'{module} required username="alice" password="{escaped}"'
-    jaas = f"{PACKAGE}.{options};".replace("\\", "\\\\")
+def java_properties(directory: Path, mechanism: str) -> str:
+    password = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+    jaas = f'{PACKAGE}.scram.ScramLoginModule required username="alice" password="{password}";'.replace("\\", "\\\\")
     file = directory / "client.properties"
     file.write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
         "default.api.timeout.ms=20000\nrequest.timeout.ms=10000\n"
     )
     return str(file)
-
-
-@pytest.mark.jvm
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_java_logs_in(sasl_bootstrap: str, topic: str, mechanism: str, java_tools: JavaTools, tmp_path: Path) -> None:
-    file = java_properties(tmp_path, mechanism)
-    java_tools.console_producer(sasl_bootstrap, topic, b"hello\n", "--producer.config", file)
-    consumed = java_tools.console_consumer(
-        sasl_bootstrap, topic, "--consumer.config", file, "--from-beginning", "--max-messages", "1"
-    )
-    assert consumed == "hello\n"
-
-
-@pytest.mark.jvm
-@pytest.mark.parametrize(
-    ("mechanism", "text"),
-    [
-        (PLAIN, "SaslAuthenticationException: Authentication failed: Invalid username or password"),
-        (
-            SHA_512,
-            f"SaslAuthenticationException: {GENERAL} SCRAM-SHA-512",
-        ),
-    ],
-)
-def test_java_fails_with_a_wrong_password(
-    sasl_bootstrap: str, mechanism: str, text: str, java_tools: JavaTools, tmp_path: Path
-) -> None:
-    file = java_properties(tmp_path, mechanism, "wrong")
-    with pytest.raises(AssertionError) as failure:
-        java_tools.run(
-            "org.apache.kafka.tools.TopicCommand",
-            "--bootstrap-server",
-            sasl_bootstrap,
-            "--list",
-            "--command-config",
-            file,
-        )
-    assert text in str(failure.value)
 
 
 @pytest.mark.jvm

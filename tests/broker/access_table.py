@@ -235,6 +235,12 @@ ROWS = (
         {"DELETE topic": {"responses.error_code": TOPIC_FAILED}},
     ),
     Row(
+        "DeleteTopics",
+        6,
+        lambda n: {"topics": [{"name": n}], "timeout_ms": 1000},
+        {"DELETE topic": {"responses.error_code": TOPIC_FAILED}},
+    ),
+    Row(
         "DeleteRecords",
         2,
         lambda n: {"topics": [{"name": n, "partitions": [{"partition_index": 0, "offset": 0}]}], "timeout_ms": 1000},

@@ -201,6 +201,37 @@ def test_an_unknown_property_gets_a_warning_with_the_nearest_name(serve: Serve) 
     assert err == "kbroker: warning: num.partition is not a known config; did you mean num.partitions?\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "is_secret"),
+    [
+        ("ssl.key.password", "s3cret", True),
+        ("listener.name.inside.ssl.keystore.password", "s3cret", True),
+        ("listener.name.inside.plain.sasl.jaas.config", 'a.PlainLoginModule required user_a="s3cret";', True),
+        ("listener.name.inside.scram-sha-512.sasl.jaas.config", "a.ScramLoginModule required;", False),
+        ("ssl.keystore.location", "broker.pem", False),
+    ],
+)
+def test_a_secret_on_the_command_line_gets_a_warning(serve: Serve, name: str, text: str, is_secret: bool) -> None:
+    _, _, err = serve("--set", f"{name}={text}")
+    assert (f"kbroker: warning: every user of this machine can read {name} in the list of" in err) is is_secret
+    assert "s3cret" not in err
+
+
+@pytest.mark.parametrize(("mode", "is_visible"), [(0o644, True), (0o600, False)])
+def test_a_secret_in_a_file_that_others_can_read_gets_a_warning(
+    serve: Serve, tmp_path: Path, mode: int, is_visible: bool
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("ssl.key.password=s3cret\n")
+    file.chmod(mode)
+    _, _, err = serve("--config", str(file))
+    warning = (
+        f"kbroker: warning: every user of this machine can read ssl.key.password in {file}: run chmod 600 {file}\n"
+    )
+    assert (warning in err) is is_visible
+    assert "s3cret" not in err
+
+
 def test_a_missing_or_binary_file_is_one_line(serve: Serve, tmp_path: Path) -> None:
     code, _, err = serve("--config", str(tmp_path / "absent"))
     assert code == 2

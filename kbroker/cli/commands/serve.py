@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -24,8 +26,9 @@ from kbroker.cli.commands.version import installed_version
 from kbroker.cli.log_lines import FORMATS, LEVELS, is_json, set_up_logging
 from kbroker.cli.secure_node import ADMIN, SECURE_PROTOCOL, SECURED, SecureNode, prepare_secure_node
 from kbroker.clock import SystemClock
-from kbroker.config.broker import BrokerConfig
+from kbroker.config.broker import BROKER_CONFIGS, BrokerConfig
 from kbroker.config.endpoints import Endpoint, format_address
+from kbroker.config.listener import split_name
 from kbroker.config.properties import parse_properties
 from kbroker.config.supported import check_supported
 from kbroker.errors import UserError
@@ -132,7 +135,7 @@ def _parse_topics(_ctx: click.Context, _option: click.Parameter, texts: Sequence
     metavar="KEY=VALUE",
     multiple=True,
     callback=_parse_properties,
-    help="Set a property; overrides --config. Repeatable.",
+    help="Set a property; overrides --config. Repeatable. Write secrets into the file of --config.",
 )
 @click.option(
     "--topic",
@@ -184,7 +187,8 @@ def command(
         "kbroker.metrics.listeners": metrics_listen,
     }
     _check_no_conflicts(given, flags)
-    properties = {**(_read_properties(config_file) if config_file is not None else {}), **given}
+    in_file = _read_properties(config_file) if config_file is not None else {}
+    properties = {**in_file, **given}
     if secure:
         listen = listen or _DEFAULT_LISTEN
         _check_can_be_secured(properties)
@@ -207,7 +211,7 @@ def command(
         on_ready = partial(_on_secure_ready, node)
     as_json = is_json(log_format, sys.stderr)
     set_up_logging(sys.stderr, level=log_level, as_json=as_json)
-    for warning in (*config.warnings, *_security_warnings(config)):
+    for warning in (*config.warnings, *_security_warnings(config), *_visible_secrets(given, config_file, in_file)):
         _warn(warning, as_json=as_json)
     trio.run(_serve, config, data_dir, topics, on_ready)
 
@@ -291,6 +295,25 @@ def _security_warnings(config: BrokerConfig) -> Iterable[str]:
                 f"{endpoint} accepts connections from other machines without authentication: "
                 "any client that can connect can read and write all data"
             )
+
+
+def _visible_secrets(given: Mapping[str, str], file: TextIO | None, in_file: Mapping[str, str]) -> Iterable[str]:
+    """Warns about secrets that other users of the machine can read: on the command line and in the file of --config."""
+    for name in filter(partial(_is_secret, given), given):
+        yield (
+            f"every user of this machine can read {name} in the list of processes: "
+            "write it into the file of --config instead of --set"
+        )
+    if file is not None and os.fstat(file.fileno()).st_mode & stat.S_IROTH:
+        for name in list(filter(partial(_is_secret, in_file), in_file))[:1]:
+            yield f"every user of this machine can read {name} in {file.name}: run chmod 600 {quote(file.name)}"
+
+
+def _is_secret(properties: Mapping[str, str], name: str) -> bool:
+    """Whether the value is a secret. A JAAS config without options has none."""
+    prefixed, text = split_name(name), properties[name]
+    key = BROKER_CONFIGS.get(name if prefixed is None else prefixed.base)
+    return key is not None and key.is_sensitive and text != "" and ("=" in text or not name.endswith("jaas.config"))
 
 
 def _authenticates(config: BrokerConfig, endpoint: Endpoint) -> bool:
