@@ -71,7 +71,7 @@ def check_command_line(cluster: RunningCluster) -> None:
         assert [row["partitions"] for row in described if row["state"] == "Ongoing"] == [
             {TOPIC: [index]} for index, name in enumerate(names) if states[name] == "Ongoing"
         ]
-        assert kbroker(cluster, broker_id, "abort", name) == f"Aborted transaction {name}.\n"
+        assert kbroker(cluster, broker_id, "abort", name, "--yes") == f"Aborted transaction {name}.\n"
         states[name] = "Empty"
     del opened
 

@@ -86,13 +86,14 @@ async def test_a_stream_is_copied_once_within_a_cluster_that_loses_each_of_its_b
     count = 0
     is_over = False
 
-    def write_and_copy() -> None:
-        nonlocal count
-        client: dict[str, Any] = {"bootstrap.servers": bootstrap}
-        admin = AdminClient(client)
+    def create_topics() -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
         for creation in admin.create_topics([NewTopic("in", 4, 3), NewTopic("out", 3, 3)]).values():
             creation.result(WAIT_S)
-        producer = confluent_kafka.Producer({**client, "enable.idempotence": True})
+
+    def write_and_copy() -> None:
+        nonlocal count
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         sink = sink_class(bootstrap, "copy", tmp_path / "sink", {"topic": "out"})
         while not is_over or count < 400:
             for _ in range(100):
@@ -111,6 +112,7 @@ async def test_a_stream_is_copied_once_within_a_cluster_that_loses_each_of_its_b
             await three.start(broker_id)
         is_over = True
 
+    await trio.to_thread.run_sync(create_topics)  # a broker that dies meanwhile would fail the request
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lose_each_broker)
         await trio.to_thread.run_sync(write_and_copy)
