@@ -28,10 +28,10 @@ LOCK    := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-u
 .PHONY: help install install-test install-spark compiled run test check fast long other-pythons this-python shuffle kills chaos docs lint types bench wheel lock clean
 .DELETE_ON_ERROR:
 
-help: ## what there is to make
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
 
-install: $(VENV)/.installed $(if $(filter-out 0,$(COMPILE)),compiled) ## make .venv with kbroker in it, compiled (COMPILE=0: interpreted)
+install: $(VENV)/.installed $(if $(filter-out 0,$(COMPILE)),compiled) ## create .venv with kbroker in it, compiled (COMPILE=0: interpreted)
 
 compiled: $(COMPILED)/.made ## compile the hot path for the kbroker in .venv
 
@@ -44,7 +44,7 @@ fast: install-test ## the tests without a JVM
 	$(BIN)/pytest tests -n $(WORKERS) -m "not jvm and not slow" -q $(ARGS)
 
 # The second run forces what systems without epoll and Linux's sendfile get; the third takes the compiled hot path.
-test: install-test install-spark compiled lint types ## everything: ruff, mypy, all tests, real clients, Apache Kafka as the judge
+test: install-test install-spark compiled lint types ## everything: ruff, mypy, all tests, real clients, comparison with Apache Kafka
 	$(BIN)/python -m tools.jars specs judge41 judge39 clients28 spark streams tables
 	$(TESTS) -n $(WORKERS) --dist loadgroup $(ARGS)
 	KBROKER_PORTABLE=1 $(TESTS) tests/server tests/broker compat_tests -n $(WORKERS) --dist loadgroup -q \
@@ -80,7 +80,7 @@ chaos: install-test ## transactions while brokers die and partitions move, twent
 	$(BIN)/python -m tools.jars judge41
 	KBROKER_STEPS=$${KBROKER_STEPS:-20} $(BIN)/pytest --long tests/cluster/test_chaos.py -n 0 -s -o faulthandler_timeout=3600 $(ARGS)
 
-docs: install-test ## renew the generated pages of docs/
+docs: install-test ## regenerate the generated pages of docs/
 	$(BIN)/python -m tools.compatibility
 	$(BIN)/python -m tools.cli_docs
 	$(BIN)/python -m tools.configuration
@@ -93,14 +93,14 @@ lint: install-test ## ruff: rules and format
 types: install-test ## mypy, strict
 	$(BIN)/mypy
 
-bench: install-test install-spark compiled ## side by side with Apache Kafka (COMPILE=0: with the hot path interpreted)
+bench: install-test install-spark compiled ## benchmarks against Apache Kafka (COMPILE=0: with the hot path interpreted)
 	$(BIN)/python -m tools.jars judge41 spark tables
 	$(CHOSEN) $(BIN)/python -m benchmarks $(ARGS)
 
 wheel: install-test $(VENV)/.compile ## dist/: a compiled wheel for this Python, and the source distribution (COMPILE=0: pure Python)
 	KBROKER_COMPILE=$(COMPILE) $(BIN)/python -m build --no-isolation --outdir dist
 
-lock: install-test ## renew the lock files in requirements/
+lock: install-test ## regenerate the lock files in requirements/
 	$(PIP) "pip-tools>=7.4"
 	$(LOCK) --upgrade -o requirements/build.lock requirements/build.in
 	$(LOCK) --upgrade -o requirements/core.lock pyproject.toml
@@ -109,7 +109,7 @@ lock: install-test ## renew the lock files in requirements/
 	$(LOCK) --upgrade -c requirements/test.lock -o requirements/compile.lock requirements/compile.in
 	$(LOCK) --upgrade -o requirements/spark.lock requirements/spark.in
 
-clean: ## remove everything that was made here, data included
+clean: ## remove all build results, and the data of make run
 	rm -rf .venv* .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist data *.egg-info
 
 install-test: $(VENV)/.installed-test

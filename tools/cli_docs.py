@@ -23,7 +23,7 @@ OPENING = """\
 Every command prints this reference with `--help`. Commands that connect to a broker use the Kafka protocol, so they
 also work with Apache Kafka. Output is a table; use `--json` in scripts. Errors are one line on stderr. Exit codes:
 0 success, 1 failure, 2 usage error, 130 interrupted, 141 the reader of the output has ended (`| head`). A command that
-deletes data asks on a terminal; elsewhere it needs `--yes`.
+deletes data asks for confirmation on a terminal; elsewhere it needs `--yes`.
 
 `kbroker completion` prints a script that completes commands, options, and the names of topics, groups and profiles.
 
@@ -46,11 +46,12 @@ sasl.username = "alice"
 sasl.password_file = "~/.config/kbroker/prod.password"
 ```
 
-`kbroker topics list --profile prod` and `kbroker --profile prod topics list` connect to the second cluster. The first
-of these that is set decides: `--bootstrap` (`-b`), `--profile`, `KBROKER_BOOTSTRAP`, `KBROKER_PROFILE`, `profile` in
-the file; else 127.0.0.1:9092. A profile also holds the security of its connections, with the names of a Kafka client
-(`security.protocol`, `ssl.*`, `sasl.*`): [Security](security.md#scram-in-five-minutes) has an example. Such properties
-in a file of their own are the option `--command-config FILE`.
+`kbroker topics list --profile prod` and `kbroker --profile prod topics list` connect to the second cluster. The cluster
+is the first of these settings: `--bootstrap` (`-b`), `--profile`, `KBROKER_BOOTSTRAP`, `KBROKER_PROFILE`, `profile` in
+the file. If none of them is set, it is 127.0.0.1:9092. A profile also contains the security settings of its
+connections, with the names of a Kafka client (`security.protocol`, `ssl.*`, `sasl.*`):
+[Security](security.md#scram-in-five-minutes) has an example. The option `--command-config FILE` reads such settings
+from a properties file.
 
 ## Kafka's scripts and kbroker's commands
 

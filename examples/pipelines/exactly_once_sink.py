@@ -1,4 +1,4 @@
-"""Copies the topic orders into the topic orders-copy, exactly once: a stream of Spark with the sink of kbroker.
+"""Copies the topic orders into the topic orders-copy, exactly once: a streaming query with the sink of kbroker.
 
 spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 examples/pipelines/exactly_once_sink.py
 """

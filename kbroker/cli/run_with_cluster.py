@@ -107,7 +107,7 @@ def _raise_for_user(failure: BaseException, bootstrap: str) -> NoReturn:
         raise UserError(f"{failure}{source}. Start a broker with 'kbroker serve', or set --bootstrap.")
     if type(failure) is ConnectionFailed and security_of(bootstrap) is None:
         # A listener with TLS or SASL closes the connection of a client that sends a plain request.
-        raise UserError(f"{failure}. If the listener expects TLS or a login, set --profile or --command-config.")
+        raise UserError(f"{failure}. If the listener needs TLS or SASL, set --profile or --command-config.")
     if isinstance(failure, NoSuchTopic):
         raise UserError(f"Topic '{failure.topic}' does not exist. Run 'kbroker topics list' to see all topics.")
     if isinstance(failure, NoSuchGroup):

@@ -92,7 +92,7 @@ class AclStore:
             except BadNode as failure:
                 if is_strict:
                     raise
-                logger.error("Kept the known ACLs of %s: %s", pattern, failure)
+                logger.error("Kept the known ACLs of %s because the znode is not valid: %s", pattern, failure)
                 continue
             if entries != self.index.entries(pattern):
                 changed[pattern] = entries

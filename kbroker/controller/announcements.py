@@ -101,7 +101,7 @@ class AnnouncedChanges:
             try:
                 await retry_until_connected(lambda: self._catch_up(read))
             except (TreeError, StorageFailure) as failure:
-                logger.error("Could not read %s; the known ones stay in force: %r", self._about, failure)
+                logger.error("Could not read %s; those that were read before stay in force: %r", self._about, failure)
                 await trio.sleep(_FAILURE_SECONDS)
                 self._changed.set()
 

@@ -108,7 +108,7 @@ class ConfigWriter:
         try:
             return znodes.decode_configs(node.data), node.stat.version
         except znodes.BadNode as failure:
-            logger.error("Replacing %s by the known configs: %s", path, failure)
+            logger.error("%s is not valid and is replaced by the known configs: %s", path, failure)
             return known, node.stat.version
 
     async def _write(self, operations: list[TreeOperation]) -> bool:

@@ -160,7 +160,12 @@ async def read_named_topics(
 def _on_damaged(name: str, failure: znodes.BadNode, *, is_known: bool, is_strict: bool) -> None:
     if is_strict:
         raise failure
-    logger.error("%s topic %s: %s", "Kept the known state of" if is_known else "Left out", name, failure)
+    logger.error(
+        "%s topic %s because a znode is not valid: %s",
+        "Kept the known state of" if is_known else "Left out",
+        name,
+        failure,
+    )
 
 
 def _decode_topic_configs(node: Node | None, known: TopicImage | None) -> dict[str, str]:
@@ -172,7 +177,7 @@ def _decode_topic_configs(node: Node | None, known: TopicImage | None) -> dict[s
     except znodes.BadNode as failure:
         if known is None:
             raise
-        logger.error("Kept the known configs of topic %s: %s", known.name, failure)
+        logger.error("Kept the known configs of topic %s because the znode is not valid: %s", known.name, failure)
         return dict(known.configs)
 
 

@@ -74,7 +74,7 @@ async def _is_registered(tree: Tree, broker: BrokerRegistration, wait_s: float) 
         (later,) = await tree.get_many([path])
         if later is None or later.stat.czxid != node.stat.czxid:
             return False
-    raise UserError(f"broker.id={broker.id} is in use by another broker of this cluster")
+    raise UserError(f"broker.id={broker.id} is in use by another broker of this cluster. Give each broker its own id.")
 
 
 async def register_controller(tree: Tree, broker_id: int, *, timestamp_ms: int) -> ControllerRegistration | None:

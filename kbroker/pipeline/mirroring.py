@@ -130,7 +130,7 @@ class _Clusters:
         source_id = ask_brokers(source.bootstrap, _cluster_id, source.options)
         target_id = ask_brokers(target.bootstrap, _cluster_id, target.options)
         if not source_id or not target_id:
-            raise UserError("A cluster has no cluster id, by which the mirror distinguishes copies from originals")
+            raise UserError("A broker returned no cluster id. The mirror needs it to distinguish copies from originals")
         if source_id == target_id:
             raise UserError(
                 f"Source and target are the same cluster ({source_id}): the mirror would copy its own copies. "
@@ -151,7 +151,7 @@ class _Clusters:
 
         with self._following:  # Two threads would create the same topic.
             for change in self._ask_both(run):
-                _LOG.info("The target follows the source: %s", change)
+                _LOG.info("Changed the target as the source: %s", change)
 
     def follow_all(self) -> None:
         """Follows topics and configs, and translates the offsets of groups."""

@@ -59,7 +59,7 @@ def explain_pipeline(spark: SparkSession, pipeline: Pipeline) -> dict[str, str]:
     """Returns query -> Spark's plan, logical and physical."""
     runner = import_module(f"kbroker.pipeline.{KINDS[pipeline.kind].runner}")
     if not hasattr(runner, "frames"):
-        raise UserError(f"A pipeline of kind {pipeline.kind} has no plan to show")
+        raise UserError(f"A pipeline of kind {pipeline.kind} has no query plan: explain works with other kinds")
     try:
         frames = runner.frames(spark, pipeline)
         return {name: _plan_of(frame) for name, frame in frames.items()}

@@ -91,7 +91,7 @@ def iter_messages(buffer: ReadBuffer, start: int = 0, end: int | None = None) ->
 def _read_message(message: bytes, offset: int) -> LegacyMessage:
     crc, magic, attributes = _CRC_MAGIC_ATTRIBUTES.unpack_from(message)
     if magic > 1:
-        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"magic {magic} in a message set")
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"unsupported magic {magic} in a message set")
     if len(message) < _SMALLEST_SIZE[magic]:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a message of {len(message)} bytes is too small")
     actual = crc32(memoryview(message)[4:])
@@ -144,7 +144,7 @@ def _unwrap(message: LegacyMessage, max_size: int) -> Iterator[Record]:
 def _iter_inner(wrapper: LegacyMessage, max_size: int) -> Iterator[LegacyMessage]:
     """Yields the messages of a wrapper, at least one."""
     if wrapper.codec > Codec.LZ4:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"codec {wrapper.codec} in a message set")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"unsupported codec {wrapper.codec} in a message set")
     if wrapper.value is None:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "a compressed message without a value")
     payload = wrapper.value

@@ -325,10 +325,10 @@ def read_control_type(record: Record) -> int:
     """Returns the type of a control record. Callers must skip types that are not in ControlType."""
     key = record.key
     if key is None or len(key) < _CONTROL_KEY.size:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "a control record's key is too short")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "the key of a control record is too short")
     version, control_type = _CONTROL_KEY.unpack_from(key)
     if version < 0:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"a control record's key of version {version}")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"the key of a control record has the unknown version {version}")
     return int(control_type)
 
 
@@ -339,10 +339,12 @@ def read_end_transaction_marker(record: Record) -> EndTransactionMarker | None:
         return None
     value = record.value
     if value is None or len(value) < _END_TRANSACTION_VALUE.size:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, "an end of transaction's value is too short")
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "the value of a transaction marker is too short")
     version, coordinator_epoch = _END_TRANSACTION_VALUE.unpack_from(value)
     if version < 0:
-        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"an end of transaction's value of version {version}")
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD, f"the value of a transaction marker has the unknown version {version}"
+        )
     return EndTransactionMarker(control_type == ControlType.COMMIT, coordinator_epoch)
 
 

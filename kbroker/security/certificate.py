@@ -31,7 +31,7 @@ class Certificate(NamedTuple):
 
 
 def read_certificate(encoded: bytes) -> Certificate:
-    """Reads a certificate in DER. Raises DerError if it is none."""
+    """Reads a certificate in DER. Raises DerError if the bytes are not a certificate."""
     try:
         fields = list(values_in(read_value(read_value(encoded).content).content))
         if fields[0].tag == _VERSION:

@@ -68,7 +68,9 @@ class DevelopmentCertificates:
         try:
             return IssuedCertificate(self.authority_file.read_text(), self._authority_key_file.read_text())
         except OSError as problem:
-            raise UserError(f"Could not read the authority in {self.directory}: {problem.strerror}") from None
+            raise UserError(
+                f"Could not read the certificate authority in {self.directory}: {problem.strerror}"
+            ) from None
 
     def _write(self, file: Path, text: str, *, mode: int) -> None:
         try:

@@ -64,7 +64,10 @@ async def find_broker_id(config: BrokerConfig, shared: Tree | None, paths: Seque
         return EMBEDDED_BROKER_ID
     kept = {text for path in paths if (text := read_meta_properties(OsFileSystem(), path).get("broker.id"))}
     if len(kept) > 1:
-        raise UserError(f"The data directories belong to several brokers: {', '.join(sorted(kept))}")
+        raise UserError(
+            f"The directories of log.dirs belong to several brokers: broker.id={', '.join(sorted(kept))}. "
+            "Use directories of one broker only."
+        )
     if kept:
         return int(kept.pop())
     return await generate_broker_id(shared, reserved_max_id=config.reserved_broker_max_id)
@@ -107,7 +110,9 @@ def _inter_broker_login(config: BrokerConfig) -> ClientLogin:
         url = listener_config.sasl_oauthbearer_token_endpoint_url
         return login_of_token(Path(token_file(url, source=source)).read_text)
     if source not in config.texts or listener_config.sasl_jaas_config is None:
-        raise UserError(f"{source} is missing: brokers log in at each other with its username and password")
+        raise UserError(
+            f"{source} is missing: set it, brokers authenticate to each other with its username and password"
+        )
     return login_of_jaas(mechanism, listener_config.sasl_jaas_config.value, source=source)
 
 

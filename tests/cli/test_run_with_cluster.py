@@ -76,5 +76,5 @@ def test_a_closed_connection_without_security_is_perhaps_a_listener_that_expects
     with pytest.raises(UserError) as failed:
         run_with_cluster(NOT_USED, call)
     assert str(failed.value) == (
-        f"{NOT_USED} closed the connection. If the listener expects TLS or a login, set --profile or --command-config."
+        f"{NOT_USED} closed the connection. If the listener needs TLS or SASL, set --profile or --command-config."
     )

@@ -98,7 +98,7 @@ async def test_an_unknown_token_is_said_to_be_missing(call: Call, secured: Runni
         outcome = await call("tokens", *command)
         assert (outcome.code, outcome.err) == (
             1,
-            "kbroker: Delegation token nope does not exist. Run 'kbroker tokens list' to see those you may use.\n",
+            "kbroker: Delegation token nope does not exist. Run 'kbroker tokens list' to see your tokens.\n",
         )
 
 

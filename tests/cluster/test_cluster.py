@@ -173,7 +173,9 @@ async def test_a_second_broker_with_the_same_id_says_so_in_one_line(three: Runni
     child = await spawn(tmp_path / "rival", *arguments)
     with trio.fail_after(TIMEOUT_SECONDS):
         assert await child.process.wait() != 0
-    assert child.stderr.splitlines()[-1].endswith("broker.id=2 is in use by another broker of this cluster")
+    assert child.stderr.splitlines()[-1].endswith(
+        "broker.id=2 is in use by another broker of this cluster. Give each broker its own id."
+    )
     assert "Traceback" not in child.stderr
 
 

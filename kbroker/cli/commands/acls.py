@@ -143,7 +143,7 @@ def _create(
         ("kbroker acls list --topic orders --covering", "List all ACLs that apply to a topic"),
     ],
 )
-@click.option("--principal", metavar="PRINCIPAL", callback=_parse_principal, help="Only entries of this principal.")
+@click.option("--principal", metavar="PRINCIPAL", callback=_parse_principal, help="Only ACLs of this principal.")
 @_resource_options
 @click.option("--covering", is_flag=True, help="Also prefixes and '*' that cover the name.")
 @json_option
@@ -173,12 +173,12 @@ def list_acls(principal: str | None, covering: bool, as_json: bool, bootstrap: s
         ("kbroker acls remove --principal User:alice --topic orders --yes", "Remove a user's entries of a topic"),
     ],
 )
-@click.option("--principal", metavar="PRINCIPAL", callback=_parse_principal, help="Only entries of this principal.")
+@click.option("--principal", metavar="PRINCIPAL", callback=_parse_principal, help="Only ACLs of this principal.")
 @_resource_options
 @yes_option
 @bootstrap_option
 def remove(principal: str | None, yes: bool, bootstrap: str, **resource: Any) -> None:
-    """Remove the entries of a principal, of a resource, or of a principal for a resource."""
+    """Remove the ACLs of a principal, of a resource, or of a principal for a resource."""
     wanted = _filter(principal, resource, is_covering=False)
     if principal is None and wanted.name is None:
         raise click.UsageError("Use --principal or a resource such as --topic")
@@ -207,9 +207,9 @@ def remove(principal: str | None, yes: bool, bootstrap: str, **resource: Any) ->
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address of the client.")
 @bootstrap_option
 def test(principal: str, operations: Sequence[AclOperation], host: str, bootstrap: str, **resource: Any) -> None:
-    """Tell whether a principal may do something, and by which entry.
+    """Test whether a principal is authorized, and by which ACL.
 
-    Only ACLs count here: the command does not see super.users and allow.everyone.if.no.acl.found of the brokers. The
+    Evaluates ACLs only, without super.users and allow.everyone.if.no.acl.found of the brokers. The
     exit code is 1 if any operation is not allowed.
     """
     from kbroker.security.acls.decision import Access, AclRules, decide

@@ -20,10 +20,10 @@ def command() -> None:
     "new",
     cls=Command,
     examples=[
-        ("kbroker certs new", "Make an authority, a broker certificate for this machine, and a client certificate"),
+        ("kbroker certs new", "Create a CA, a broker certificate for this machine, and a client certificate"),
         (
             "kbroker certs new --dir certs --broker broker2 --host kafka2.example.com --client billing",
-            "Add certificates of the same authority for another broker and another client",
+            "Add certificates of the same CA for another broker and another client",
         ),
     ],
 )
@@ -47,17 +47,17 @@ def command() -> None:
 )
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Validity in days.")
 def new(directory: str, broker: str, hosts: Sequence[str], clients: Sequence[str], days: int) -> None:
-    """Make an authority, and certificates of a broker and of clients, as PEM files.
+    """Create a certificate authority (CA), and certificates of a broker and of clients, as PEM files.
 
-    If the directory has an authority already, it signs the new certificates. For development only: the key of the
-    authority is not encrypted. Use the certificates of your organization in production.
+    If the directory already has a CA, this CA signs the new certificates. For development only: the key of the CA
+    is not encrypted. Use the certificates of your organization in production.
     """
     from kbroker.clock import SystemClock
     from kbroker.security.development_certificates import DevelopmentCertificates
 
     certificates = DevelopmentCertificates(directory, now_ms=SystemClock().now_ms(), days=days)
     if certificates.make_authority():
-        click.echo(f"Authority, which brokers and clients trust: {certificates.authority_file}")
+        click.echo(f"Certificate authority (CA), which brokers and clients trust: {certificates.authority_file}")
     file = certificates.make(broker, hosts=hosts)
     click.echo(f"Broker {broker} ({', '.join(hosts)}): {file}")
     for client in clients:

@@ -155,7 +155,7 @@ def _read_target(group: str, file: IO[str]) -> ResetTarget:
     try:
         text = file.read()
     except UnicodeDecodeError:
-        raise UserError("The file is not UTF-8 text") from None
+        raise UserError("The file is not a text file in UTF-8") from None
     return ResetTarget(TargetKind.FROM_FILE, offsets=read_offsets(text, group))
 
 

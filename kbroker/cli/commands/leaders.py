@@ -93,8 +93,8 @@ def elect(
     if failed:
         first = failed[0]
         raise UserError(
-            f"No election for {pluralize(len(failed), 'partition')}. The first is {first.topic}-{first.partition}: "
-            f"{first.message or first.error.name}"
+            f"Could not elect leaders of {pluralize(len(failed), 'partition')}. "
+            f"The first is {first.topic}-{first.partition}: {first.message or first.error.name}"
         )
 
 

@@ -159,8 +159,8 @@ def produce(
 ) -> None:
     """Measure producing: records per second, and the time from adding a record to its acknowledgement.
 
-    Writes random values without a key. One request to each leader is on its way at a time, and batches are built in
-    Python, which limits the throughput. Creates the topic if the broker allows it.
+    Writes random values without a key. Sends one request at a time to each leader, and builds batches in Python,
+    which limits the throughput. Creates the topic if the broker allows it.
     """
 
     async def call(cluster: Cluster) -> _Meter:

@@ -127,14 +127,14 @@ def status(file: Path, as_json: bool) -> None:
         print_json([{**query.to_json(), "lag": lags.get(query.query)} for query in queries])
         return
     if not queries:
-        click.echo(f"Pipeline {pipeline.name} has not ended a batch yet.", err=True)
+        click.echo(f"Pipeline {pipeline.name} has not completed a batch yet.", err=True)
         return
     print_table(
         ("query", "batch", "began", "rows/s", "topic", "records read", "lag"),
         [row for query in queries for row in _rows(query, lags.get(query.query))],
     )
     if any(query.is_batch_open for query in queries):
-        click.echo("A later batch has begun and has not ended.", err=True)
+        click.echo("A later batch has started and is not complete.", err=True)
 
 
 def _rows(query: QueryStatus, lags: dict[str, int] | None) -> list[Sequence[str | int | None]]:
@@ -190,7 +190,7 @@ def _jar_files(paths: Sequence[Path]) -> list[str]:
     for path in paths:
         jars = sorted(path.glob("*.jar")) if path.is_dir() else [path]
         if not jars:
-            raise UserError(f"{path} holds no jars")
+            raise UserError(f"{path} has no jar files")
         found += map(str, jars)
     return found
 

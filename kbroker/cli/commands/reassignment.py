@@ -60,7 +60,7 @@ def _run_options(function: Function) -> Function:
             "--throttle",
             type=click.IntRange(1),
             metavar="BYTES",
-            help="Copy at most so many bytes per second to and from each broker. [default: unlimited]",
+            help="Maximum bytes per second to copy to and from each broker. [default: unlimited]",
         ),
         click.option(
             "--moves-per-broker",
@@ -85,17 +85,17 @@ def _run_options(function: Function) -> Function:
     examples=[
         ("kbroker cluster balance", "Show the plan; on a terminal, ask whether to run it"),
         ("kbroker cluster balance --yes --throttle 20000000", "Run it, and copy at most 20 MB per second"),
-        ("kbroker cluster balance --cancel --yes", "Cancel all moves under way"),
+        ("kbroker cluster balance --cancel --yes", "Cancel all moves in progress"),
     ],
 )
-@click.option("--cancel", "is_cancel", is_flag=True, help="Cancel all moves under way, also those of other commands.")
+@click.option("--cancel", "is_cancel", is_flag=True, help="Cancel all moves in progress, also those of other commands.")
 @_run_options
 def balance(
     is_cancel: bool, bootstrap: str, throttle: int | None, moves_per_broker: int, yes: bool, as_json: bool
 ) -> None:
     """Spread replicas and leaders evenly over the brokers, with the fewest moves.
 
-    Shows the plan first. Replicas of a partition stay in different racks. If moves are under way, waits for them and
+    Shows the plan first. Replicas of a partition stay in different racks. If moves are in progress, waits for them and
     then plans the rest.
     """
     settings = RunSettings(bootstrap, throttle, moves_per_broker, yes, as_json)
@@ -151,8 +151,8 @@ def replace(
 ) -> None:
     """Move all replicas of the broker OLD to the broker NEW.
 
-    OLD may be down, if other replicas of its partitions are in sync. A partition that has a replica on NEW already
-    gets one on another broker.
+    OLD may be down, if other replicas of its partitions are in sync. If NEW already has a replica of a
+    partition, another broker gets the replica of OLD.
     """
 
     async def make_plan(_cluster: Cluster, layout: ClusterLayout) -> ReassignmentPlan:
@@ -179,7 +179,7 @@ def replace(
     "--save",
     "saved",
     type=click.File("w", lazy=True),
-    help="Write the present replicas of the partitions that move to a file of the same format.",
+    help="Save the current replicas of the partitions that move to a file of the same format.",
 )
 @_run_options
 def reassign(
@@ -191,7 +191,7 @@ def reassign(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Give partitions the replicas that FILE lists.
+    """Move partitions to the replicas that FILE lists.
 
     FILE is the JSON file of kafka-reassign-partitions: {"partitions": [{"topic": "orders", "partition": 0, "replicas":
     [1, 2]}]}. The first replica is the preferred leader. Moves between the directories of a broker are not supported.
@@ -223,7 +223,7 @@ def reassign(
 @json_option
 @bootstrap_option
 def moves(as_json: bool, bootstrap: str) -> None:
-    """Show moves under way: partitions whose replicas are being copied to other brokers."""
+    """Show moves in progress: partitions whose replicas are being copied to other brokers."""
     running = _read_running(bootstrap)
     if as_json:
         print_moves_json(running)
@@ -380,8 +380,8 @@ def _execute(settings: RunSettings, plan: ReassignmentPlan, *, elects_all: bool)
         elected = run_with_cluster(settings.bootstrap, call)
     except KeyboardInterrupt:
         click.echo(
-            "Moves that have started go on in the cluster, without a throttle. Run the command again to wait for them, "
-            "or 'kbroker cluster balance --cancel' to cancel them.",
+            "Moves that have started continue in the cluster, without a throttle. Run the command again to wait for "
+            "them, or 'kbroker cluster balance --cancel' to cancel them.",
             err=True,
         )
         raise

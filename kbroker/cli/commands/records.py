@@ -79,7 +79,7 @@ def delete(
 ) -> None:
     """Delete the oldest records of a topic.
 
-    Consumers continue at the first record that is left. The space is freed when whole segments are deleted.
+    Consumers continue at the first remaining record. The space is freed when whole segments are deleted.
     """
     if sum(option is not None for option in (before, before_ms, file)) != 1:
         raise click.UsageError("Use exactly one of --before, --before-time and --from-file")

@@ -239,8 +239,8 @@ def _check_can_be_secured(properties: Mapping[str, str]) -> None:
             raise UserError(f"--secure sets {name}. Remove it, or leave out --secure and set all security configs.")
     if properties.get("zookeeper.connect"):
         raise UserError(
-            "--secure is for a single node. The brokers of a cluster need certificates of one authority: see "
-            "'kbroker certs new'."
+            "--secure is for a single node. The brokers of a cluster need certificates of one certificate authority: "
+            "see 'kbroker certs new'."
         )
 
 

@@ -45,7 +45,7 @@ def _check_users(_ctx: click.Context, _option: click.Parameter, value: Any) -> A
         ("kbroker tokens create --owner User:alice --json", "Create a token for another user; needs CREATE_TOKENS"),
     ],
 )
-@click.option("--owner", metavar="User:NAME", callback=_check_users, help="Owner. [default: the user who logs in]")
+@click.option("--owner", metavar="User:NAME", callback=_check_users, help="Owner. [default: the authenticated user]")
 @click.option(
     "--renewer",
     "renewers",
@@ -58,7 +58,7 @@ def _check_users(_ctx: click.Context, _option: click.Parameter, value: Any) -> A
 @json_option
 @bootstrap_option
 def create(owner: str | None, renewers: Sequence[str], lifetime_ms: int | None, as_json: bool, bootstrap: str) -> None:
-    """Create a token, with which a program can log in as its owner.
+    """Create a token, with which a program can authenticate as its owner.
 
     Prints two properties of a Kafka client with the id and the secret of the token, or everything with --json. Keep
     them private.
@@ -95,7 +95,9 @@ def create(owner: str | None, renewers: Sequence[str], lifetime_ms: int | None, 
     examples=[("kbroker tokens renew Tn8xG0mZQsWcJ4mX2VbK1g", "Let a token expire later")],
 )
 @click.argument("token_id", metavar="ID")
-@duration_option("--period", "period_ms", "Time from now until it expires. [default: delegation.token.expiry.time.ms]")
+@duration_option(
+    "--period", "period_ms", "Time from now until the token expires. [default: delegation.token.expiry.time.ms]"
+)
 @bootstrap_option
 def renew(token_id: str, period_ms: int | None, bootstrap: str) -> None:
     """Renew a token, up to its maximum lifetime.
@@ -120,14 +122,14 @@ def renew(token_id: str, period_ms: int | None, bootstrap: str) -> None:
     ],
 )
 @click.argument("token_id", metavar="ID")
-@duration_option("--after", "period_ms", "Time from now until it expires. [default: at once]")
+@duration_option("--after", "period_ms", "Time from now until the token expires. [default: at once]")
 @yes_option
 @bootstrap_option
 def expire(token_id: str, period_ms: int | None, yes: bool, bootstrap: str) -> None:
-    """Expire a token: nobody can log in with it any more.
+    """Expire a token: no client can authenticate with it any more.
 
-    Only its owner and its renewers may do this. Clients that are logged in stay logged in until the time at which the
-    token would have expired.
+    Only its owner and its renewers may do this. Authenticated clients keep their session until the time at which
+    the token would have expired.
     """
     confirm(f"Expire delegation token {token_id}?", yes=yes)
 
@@ -199,7 +201,7 @@ async def _find(cluster: Cluster, token_id: str) -> IssuedToken:
     for issued in await describe_tokens(cluster):
         if issued.token.token_id == token_id:
             return issued
-    raise UserError(f"Delegation token {token_id} does not exist. Run 'kbroker tokens list' to see those you may use.")
+    raise UserError(f"Delegation token {token_id} does not exist. Run 'kbroker tokens list' to see your tokens.")
 
 
 def _json(token: DelegationToken) -> dict[str, object]:

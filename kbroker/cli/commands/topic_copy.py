@@ -63,8 +63,9 @@ def copy(
 ) -> None:
     """Copy the records of a topic up to its current end, with keys, headers and timestamps.
 
-    Creates the target with the partitions and configs of the source. Offsets start at 0. A failed copy leaves a part:
-    delete the target before the next attempt. Use 'kbroker pipeline' for a mirror that continues.
+    Creates the target with the partitions and configs of the source. Offsets start at 0. If the copy fails, the target
+    keeps the records copied so far: delete it before the next attempt. Use 'kbroker pipeline' for a mirror that
+    continues.
     """
     if to_bootstrap is not None and to_profile is not None:
         raise click.UsageError("Use either --to or --to-profile, not both")

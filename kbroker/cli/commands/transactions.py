@@ -25,7 +25,7 @@ STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteC
 
 @click.group("transactions", cls=Group)
 def command() -> None:
-    """List, describe and abort transactions, and find those that hang."""
+    """List, describe and abort transactions, and find hanging transactions."""
 
 
 @command.command(

@@ -28,7 +28,7 @@ PASSWORD_VARIABLE: Final = "KBROKER_USER_PASSWORD"
 
 @click.group("users", cls=Group)
 def command() -> None:
-    """Add, list and remove users that log in with SCRAM."""
+    """Add, list and remove SCRAM users."""
 
 
 def _mechanism_option(function: Function) -> Function:
@@ -68,7 +68,7 @@ def _check_user(_ctx: click.Context, _argument: click.Parameter, name: str) -> s
     type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
     default=MIN_ITERATIONS,
     show_default=True,
-    help="Hashing steps of a login.",
+    help="Iterations of the password hash.",
 )
 @click.option(
     "--password-file",
@@ -232,7 +232,7 @@ def list_users(as_json: bool, bootstrap: str) -> None:
 def remove(user: str, mechanisms: Sequence[str], yes: bool, bootstrap: str) -> None:
     """Remove the credentials of a user.
 
-    Connections that are logged in stay logged in until they are closed, or until their session ends
+    Open connections of the user stay authenticated until they are closed, or until their session ends
     (connections.max.reauth.ms).
     """
     confirm(f"Remove the credentials of user {user}?", yes=yes)

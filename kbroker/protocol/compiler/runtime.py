@@ -81,7 +81,7 @@ def skip_tags(buffer: Buffer, position: int, count: int) -> int:
     if count > 0x7F:
         count, position = varint(buffer, position - 1)
     if count > _MAX_TAGS:
-        raise PeerError(f"{count} unknown tagged fields")
+        raise PeerError(f"{count} unknown tagged fields; at most {_MAX_TAGS} are allowed")
     size = len(buffer)
     for _ in range(count):
         _, position = varint(buffer, position)

@@ -1,4 +1,4 @@
-"""AlterPartition (56): a leader proposes a new in-sync set to the controller.
+"""AlterPartition (56): a leader proposes a new ISR to the controller.
 
 v1: leader recovery state. v2: topics by id. v3: the broker epoch of each member; INELIGIBLE_REPLICA.
 """

@@ -161,7 +161,7 @@ class SendQueue:
             self.state = BLOCKED
             return 0
         if sent == 0 < left:
-            raise StorageFailure("a file ended before the response that was promised from it")
+            raise StorageFailure("a file ended before the response was sent completely")
         if sent == left:
             self.parts.popleft()
             self._slice_sent = self._warm_until = 0
