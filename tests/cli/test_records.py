@@ -167,6 +167,25 @@ async def test_following_is_ended_by_an_interrupt(broker: RunningBroker, call: C
         assert await end_of(process) == (130, b"", b"\n")
 
 
+async def test_an_offset_beyond_the_end_is_a_warning(call: Call) -> None:
+    await call("topics", "create", "t", "--partitions", "5")
+    for partition in ("0", "1"):
+        await call("produce", "t", "--partition", partition, stdin=b"a\nb\nc\n")
+    assert await call("consume", "t", "--offset", "2", "--partition", "0", "--partition", "1") == (0, "c\nc\n", "")
+    assert await call("consume", "t", "--offset", "3", "--partition", "0") == (0, "", "")
+    assert await call("consume", "t", "--offset", "4", "--partition", "0") == (
+        0,
+        "",
+        "kbroker: warning: offset 4 is beyond the end: t-0 ends at 3\n",
+    )
+    assert await call("consume", "t", "--offset", "1") == (
+        0,
+        "b\nc\nb\nc\n",
+        "kbroker: warning: offset 1 is beyond the end: t-2 ends at 0, t-3 ends at 0, t-4 ends at 0\n",
+    )
+    assert (await call("consume", "t", "--offset", "9")).err.endswith("t-2 ends at 0, and 2 others\n")
+
+
 async def test_following_from_an_offset_beyond_the_end_is_one_line(call: Call) -> None:
     await call("produce", "t", stdin=b"1\n")
     assert await call("consume", "t", "--follow", "--offset", "9") == (
