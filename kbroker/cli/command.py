@@ -23,6 +23,7 @@ __all__ = [
     "check_topic_name",
     "json_option",
     "parse_key_values",
+    "parse_pairs",
     "partition_option",
     "profile_option",
     "walk_commands",
@@ -244,13 +245,23 @@ def json_option(function: Function) -> Function:
 
 
 def parse_key_values(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-    """Parses a repeatable KEY=VALUE option (click callback)."""
-    pairs = {}
+    """Parses a repeatable KEY=VALUE option (click callback). Refuses a key that is given twice."""
+    pairs: dict[str, str] = {}
+    for name, value in parse_pairs(_ctx, _option, texts):
+        if name in pairs:
+            raise click.BadParameter(f"'{name}' is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def parse_pairs(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Parses a repeatable KEY=VALUE option whose keys may be repeated (click callback)."""
+    pairs = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise click.BadParameter(f"Expected KEY=VALUE, got '{text}'")
-        pairs[name.strip()] = value
+        pairs.append((name.strip(), value))
     return pairs
 
 

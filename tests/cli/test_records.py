@@ -85,6 +85,14 @@ async def test_a_single_partition_is_written_and_read(call: Call) -> None:
     assert (code, "partition 3 does not exist" in err) == (1, True)
 
 
+async def test_a_header_may_have_several_values(call: Call) -> None:
+    await call("topics", "create", "t")
+    produced = await call("produce", "t", "--header", "tag=a", "--header", "tag=b", "--header", "tag=a", stdin=b"v\n")
+    assert produced.code == 0, produced.err
+    (record,) = map(json.loads, (await call("consume", "t", "--json")).out.splitlines())
+    assert [header["value"] for header in record["headers"]] == ["a", "b", "a"]
+
+
 async def test_reading_begins_at_the_requested_offset(call: Call) -> None:
     lines = [json.dumps({"value": str(number), "timestamp": 1000 + number}) for number in range(10)]
     await call("produce", "t", "--format", "json", stdin="\n".join(lines).encode())
