@@ -13,6 +13,7 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.config.broker import BrokerConfig
+from kbroker.controller.changes import PartitionsChanged, apply
 from kbroker.errors import StorageFailure, UserError
 from kbroker.protocol.messages import alter_client_quotas, offset_commit
 from kbroker.server.status import BrokerState, BrokerStatus
@@ -243,6 +244,21 @@ async def test_quotas_and_throttling_show(tmp_path: Path, port: Port) -> None:
     }
     assert seen[of_request("throttletimems_count", "Metadata")] == 1
     assert seen[of_request("throttletimems_sum", "Metadata")] > 0
+
+
+async def test_led_partitions_that_are_reassigned_show(tmp_path: Path, port: Port) -> None:
+    async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
+        await client.create_topic("orders", 4)
+        store = broker._running().controller.store
+        states = store.image.topics["orders"].partitions
+        moving = {
+            0: states[0]._replace(adding_replicas=(2,)),
+            1: states[1]._replace(removing_replicas=(1,)),
+            2: states[2]._replace(leader=2, adding_replicas=(3,)),
+        }
+        store.image = apply(store.image, [PartitionsChanged("orders", moving)])
+        seen = await samples(port())
+    assert seen["kafka_server_replicamanager_reassigningpartitions"] == 2
 
 
 async def commit(client: Client, group: str, topic: str) -> None:
