@@ -64,8 +64,10 @@ def _file_in_memory(text: str) -> str:
 
 
 def serve_command(options: Sequence[str], config_file: str) -> list[str]:
-    words = ["kbroker", "serve", "--config", config_file]
     names = {option.partition("=")[0] for option in options}
+    words = ["kbroker", "serve"]
+    if "--config" not in names:
+        words += ["--config", config_file]
     if "--secure" in names and "--listen" not in names:  # --secure sets the listeners itself
         words += ["--listen", LISTEN]
         if "--advertise" not in names:

@@ -19,9 +19,11 @@ __all__ = [
     "Function",
     "Group",
     "bootstrap_option",
+    "check_not_repeated",
     "check_topic_name",
     "json_option",
     "parse_key_values",
+    "parse_pairs",
     "partition_option",
     "profile_option",
     "walk_commands",
@@ -47,12 +49,24 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         self.examples = [Example(*example) for example in examples]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        check_not_repeated(self, ctx, given)
+        return rest
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(formatter, self.examples)
 
 
 class Group(click.Group):
     """Group of commands, listed in the order of declaration. Its help shows the first example of each command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        check_not_repeated(self, ctx, given)
+        return rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -70,6 +84,21 @@ class Group(click.Group):
             formatter,
             [command.examples[0] for command in commands if isinstance(command, Command) and command.examples],
         )
+
+
+def check_not_repeated(command: click.Command, ctx: click.Context, arguments: list[str]) -> None:
+    """Raises UsageError if an option with one value is given twice, as Kafka's scripts do. Click keeps the last value.
+
+    A flag may be repeated.
+    """
+    if ctx.resilient_parsing:  # completion
+        return
+    seen: set[click.Parameter] = set()
+    for option in command.make_parser(ctx).parse_args(arguments)[2]:
+        if isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count):
+            if option in seen:
+                raise click.UsageError(f"Use {option.opts[0]} only once: it has one value", ctx)
+            seen.add(option)
 
 
 def write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:
@@ -216,13 +245,23 @@ def json_option(function: Function) -> Function:
 
 
 def parse_key_values(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-    """Parses a repeatable KEY=VALUE option (click callback)."""
-    pairs = {}
+    """Parses a repeatable KEY=VALUE option (click callback). Refuses a key that is given twice."""
+    pairs: dict[str, str] = {}
+    for name, value in parse_pairs(_ctx, _option, texts):
+        if name in pairs:
+            raise click.BadParameter(f"'{name}' is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def parse_pairs(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Parses a repeatable KEY=VALUE option whose keys may be repeated (click callback)."""
+    pairs = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise click.BadParameter(f"Expected KEY=VALUE, got '{text}'")
-        pairs[name.strip()] = value
+        pairs.append((name.strip(), value))
     return pairs
 
 

@@ -38,6 +38,7 @@ SCRIPTS: Final = (
     ("kafka-topics --delete", "delete topics", "kbroker topics delete NAME..."),
     ("kafka-configs --describe", "show configs", "kbroker configs describe KIND NAME"),
     ("kafka-configs --alter", "change configs", "kbroker configs alter KIND NAME --set KEY=VALUE"),
+    ("kafka-configs --add-config-file", "set configs of a file", "kbroker configs alter KIND NAME --from-file FILE"),
     ("kafka-configs --entity-type users, clients, ips", "quotas", "kbroker quotas list|set|delete"),
     ("kafka-configs --entity-type users", "SCRAM users", "kbroker users add|list|remove"),
     ("kafka-client-metrics", "subscriptions for client metrics", "kbroker configs describe|alter client-metrics NAME"),

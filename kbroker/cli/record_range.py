@@ -18,6 +18,7 @@ class RecordRange(NamedTuple):
     ends: dict[int, int]
     """Exclusive."""
     earliest: dict[int, int]
+    latest: dict[int, int]
 
     @property
     def length(self) -> int:
@@ -66,4 +67,4 @@ async def find_range(
     else:
         given = int(offset)
         starts = {number: max(latest[number] + given if given < 0 else given, earliest[number]) for number in numbers}
-    return RecordRange(dict(starts), dict(ends), earliest)
+    return RecordRange(dict(starts), dict(ends), earliest, latest)

@@ -1,7 +1,8 @@
 """Status of a pipeline from the files of its checkpoint, without Spark: offsets, last batch, rate.
 
-CHECKPOINT/QUERY/offsets/N   version, metadata with batchTimestampMs, one line for each source: written before batch N
-CHECKPOINT/QUERY/commits/N   written after batch N
+CHECKPOINT/QUERY/offsets/N     version, metadata with batchTimestampMs, one line for each source: written before batch N
+CHECKPOINT/QUERY/commits/N     written after batch N
+CHECKPOINT/QUERY/sources/S/0   a zero byte, version, the offsets at which the first batch began to read source S
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class QueryStatus:
     offsets: TopicOffsets = field(default_factory=dict)
     """Next offset to read."""
     rows_per_s: float | None = None
-    """Average over the last batches; None if there are fewer than two."""
+    """Average over the last batches, while they ran; None if it is unknown. A batch that was repeated after a restart
+    counts from its first begin.
+    """
     records: int | None = None
     """Records that a replay has written; None for other kinds."""
 
@@ -48,6 +51,7 @@ class QueryStatus:
 
 class _Batch(NamedTuple):
     time_ms: int
+    duration_ms: int
     sources: list[TopicOffsets]
     """Offsets of each source, {} for a table, in the order of the query."""
 
@@ -86,11 +90,15 @@ def _statuses_of(directory: Path, hops: Sequence[str]) -> list[QueryStatus]:
     is_open = bool(begun) and (not done or begun[-1] > done[-1])
     if not done:
         return [QueryStatus(directory.name, None, None, is_open)]
-    recent = [_read_batch(directory / "offsets" / str(number)) for number in done[-BATCHES_FOR_RATE:]]
+    recent = [_read_batch(directory, number) for number in done[-BATCHES_FOR_RATE - 1 :]]
+    if done[0] == 0 and len(done) <= BATCHES_FOR_RATE:
+        first = [_first_offsets(directory, index) for index in range(len(recent[0].sources))]
+        if any(first):
+            recent.insert(0, _Batch(0, 0, first))
+    seconds = sum(batch.duration_ms for batch in recent[1:]) / 1000
 
     def status(name: str, offsets: list[TopicOffsets]) -> QueryStatus:
-        seconds = (recent[-1].time_ms - recent[0].time_ms) / 1000
-        rate = (_total(offsets[-1]) - _total(offsets[0])) / seconds if seconds > 0 and offsets[-1] else None
+        rate = sum(map(_rows_between, offsets, offsets[1:])) / seconds if seconds > 0 and offsets[-1] else None
         return QueryStatus(name, done[-1], recent[-1].time_ms, is_open, offsets[-1], rate)
 
     if not hops:
@@ -105,13 +113,24 @@ def _batches(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
 
 
-def _read_batch(path: Path) -> _Batch:
+def _read_batch(directory: Path, number: int) -> _Batch:
+    path = directory / "offsets" / str(number)
     try:
         _version, metadata, *sources = path.read_text(encoding="utf-8").splitlines()
-        time_ms = json.loads(metadata)["batchTimestampMs"]
+        began_ms = json.loads(metadata)["batchTimestampMs"]
+        ended_ms = (directory / "commits" / str(number)).stat().st_mtime_ns // 1_000_000
     except (OSError, ValueError, KeyError) as problem:
         raise UserError(f"{path} is damaged or being written: {problem}. Try again") from None
-    return _Batch(time_ms, [offsets_of(source) for source in sources])
+    return _Batch(began_ms, max(ended_ms - began_ms, 0), [offsets_of(source) for source in sources])
+
+
+def _first_offsets(directory: Path, source: int) -> TopicOffsets:
+    """Returns the offsets at which the first batch began to read a source; {} if they are unknown."""
+    try:
+        lines = (directory / "sources" / str(source) / "0").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return offsets_of(lines[-1]) if lines else {}
 
 
 def _merged(sources: list[TopicOffsets]) -> TopicOffsets:
@@ -122,8 +141,13 @@ def _merged(sources: list[TopicOffsets]) -> TopicOffsets:
     return offsets
 
 
-def _total(offsets: TopicOffsets) -> int:
-    return sum(sum(partitions.values()) for partitions in offsets.values())
+def _rows_between(start: TopicOffsets, end: TopicOffsets) -> int:
+    """Returns how many records a batch has read. A partition whose start is unknown counts as not read."""
+    return sum(
+        offset - start.get(topic, {}).get(index, offset)
+        for topic, partitions in end.items()
+        for index, offset in partitions.items()
+    )
 
 
 def lag_by_topic(offsets: TopicOffsets, latest: TopicOffsets) -> dict[str, int]:

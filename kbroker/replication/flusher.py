@@ -5,12 +5,13 @@ A failed fsync is never retried: the kernel may have dropped the dirty pages, an
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
-from kbroker.clock import Clock
+from kbroker.clock import Clock, SystemClock
 from kbroker.errors import StorageFailure
+from kbroker.histogram import Histogram
 from kbroker.log.files.flush_job import FlushJob
 
 __all__ = ["Flushable", "Flusher"]
@@ -22,9 +23,15 @@ class Flushable(Protocol):
     def end_flush(self, job: FlushJob, failure: StorageFailure | None, now_ms: int) -> None: ...
 
 
+class _Flush(NamedTuple):
+    failure: StorageFailure | None
+    milliseconds: float
+
+
 class Flusher:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.flush_times = Histogram()
         self._due: dict[Flushable, None] = {}
         self._is_due = trio.Event()
         self._round = trio.Event()
@@ -39,10 +46,11 @@ class Flusher:
             self._is_due = trio.Event()
             due, self._due = self._due, {}
             started = [(log, job) for log in due if (job := log.begin_flush()) is not None]
-            failures = await trio.to_thread.run_sync(_run_all, [job for _, job in started])
+            flushes = await trio.to_thread.run_sync(_run_all, [job for _, job in started])
             now_ms = self._clock.now_ms()
-            for (log, job), failure in zip(started, failures, strict=True):
-                log.end_flush(job, failure, now_ms)
+            for (log, job), flush in zip(started, flushes, strict=True):
+                self.flush_times.observe(flush.milliseconds)
+                log.end_flush(job, flush.failure, now_ms)
             self._round.set()
             self._round = trio.Event()
 
@@ -51,13 +59,14 @@ class Flusher:
         await self._round.wait()
 
 
-def _run_all(jobs: list[FlushJob]) -> list[StorageFailure | None]:
-    failures: list[StorageFailure | None] = []
+def _run_all(jobs: list[FlushJob]) -> list[_Flush]:
+    flushes: list[_Flush] = []
+    clock = SystemClock()  # the flusher's own clock belongs to the event loop, and this is a thread
     for job in jobs:
+        began, failure = clock.monotonic(), None
         try:
             job.run()
-        except StorageFailure as failure:
-            failures.append(failure)
-        else:
-            failures.append(None)
-    return failures
+        except StorageFailure as problem:
+            failure = problem
+        flushes.append(_Flush(failure, 1000 * (clock.monotonic() - began)))
+    return flushes

@@ -65,6 +65,7 @@ class Partition:
         "_is_staged",
         "_parked",
         "_visible_bytes",
+        "adding_replicas",
         "commits_at_once",
         "config",
         "fetch_waiters",
@@ -81,7 +82,10 @@ class Partition:
         "log_handle",
         "min_insync_replicas",
         "opened_log",
+        "reassignment_bytes_in",
+        "reassignment_bytes_out",
         "refused",
+        "rejected_bytes",
         "replicated_bytes",
         "topic",
         "topic_id",
@@ -115,6 +119,10 @@ class Partition:
         self.fetch_waiters = FetchWaiters(wakeups)
         self.fetched_bytes = 0  # read for clients since the partition was opened
         self.replicated_bytes = 0  # read for followers
+        self.adding_replicas: tuple[int, ...] = ()  # brokers that a reassignment adds
+        self.reassignment_bytes_in = 0  # fetched while a reassignment adds this replica
+        self.reassignment_bytes_out = 0  # part of replicated_bytes that was read for them
+        self.rejected_bytes = 0  # of clients, larger than max.message.bytes
         self.leader_writes = LeaderWrites()
         self.gate = gate
         self._flusher = flusher
@@ -221,6 +229,7 @@ class Partition:
         self.leader_writes.begin(self.log_handle)
         self.leader_id = peers.broker_id
         self.leader_epoch = state.leader_epoch
+        self.adding_replicas = state.adding_replicas
         self.insync_replicas = len(state.isr if self.leadership is None else self.leadership.view.isr)
         self._update_hot_state()
         if self.leadership is not None:
@@ -267,6 +276,7 @@ class Partition:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch  # before delayed fetches are completed: they are fenced by it
         self.insync_replicas = len(state.isr)
+        self.adding_replicas = state.adding_replicas
         if self.is_leader:
             assert not self._is_staged, f"{self!r} stops leading with batches staged"
             self._end_role()
@@ -351,6 +361,8 @@ class Partition:
             return self.refuse(records, self.gate.refusal, now_ms)
         if not result.error:
             self._is_staged = True
+        elif result.error == ErrorCode.MESSAGE_TOO_LARGE and records is not None:
+            self.rejected_bytes += len(records)
         return result
 
     def refuse(self, records: memoryview | None, result: AppendResult, now_ms: int) -> AppendResult:

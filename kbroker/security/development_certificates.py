@@ -41,9 +41,19 @@ class DevelopmentCertificates:
     def file(self, name: str) -> Path:
         return self.directory / f"{name}.pem"
 
+    @property
+    def has_authority(self) -> bool:
+        return self.authority_file.exists()
+
+    def check_new(self, names: Sequence[str]) -> None:
+        """Raises UserError if a certificate exists, or two have one name. Nothing is written before."""
+        for position, name in enumerate(names):
+            if name == AUTHORITY or name in names[:position] or self.file(name).exists():
+                raise UserError(f"{self.file(name)} exists already. Choose another name, or another directory.")
+
     def make_authority(self) -> bool:
         """Creates the authority. Returns False if the directory has one already. Raises UserError if it fails."""
-        if self.authority_file.exists():
+        if self.has_authority:
             return False
         authority = new_authority("kbroker development CA", not_before=self._not_before, days=self._days)
         self._write(self._authority_key_file, authority.key, mode=0o600)
@@ -55,9 +65,8 @@ class DevelopmentCertificates:
 
         Raises UserError if the file exists, or the key of the authority cannot be read.
         """
+        self.check_new([name])
         file = self.file(name)
-        if name == AUTHORITY or file.exists():
-            raise UserError(f"{file} exists already. Choose another name, or another directory.")
         issued = new_certificate(
             name, self._read_authority(), hosts=hosts, not_before=self._not_before, days=self._days
         )

@@ -113,11 +113,13 @@ async def run_broker(
             shared = await stack.enter_async_context(open_shared_tree(config)) if config.zookeeper_connect else None
             broker_id = await find_broker_id(config, shared, paths)
             flusher = Flusher(clock)
+            status.flusher = flusher
             replicas = stack.enter_context(open_replicas(files, paths, broker_id, config, flusher, clock))
             if shared is None:
                 tree = await stack.enter_async_context(_open_embedded_tree(replicas.log_dirs))
             else:
                 tree = shared
+                status.zookeeper_session = shared.stats
             controller = Controller(
                 tree,
                 broker_id=broker_id,

@@ -23,6 +23,7 @@ from kbroker.replication.partition_table import PartitionTable
 if TYPE_CHECKING:
     from kbroker.client.connection_security import ConnectionSecurity
     from kbroker.controller.cluster.cluster_member import ClusterMember
+    from kbroker.controller.trees.zookeeper_tree import ZooKeeperTree
     from kbroker.coordinator.broker_channels import Connect
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
     from kbroker.security.client_login import ClientLogin
@@ -41,7 +42,7 @@ EMBEDDED_BROKER_ID: Final = 1
 
 
 @asynccontextmanager
-async def open_shared_tree(config: BrokerConfig) -> AsyncIterator[Tree]:
+async def open_shared_tree(config: BrokerConfig) -> AsyncIterator[ZooKeeperTree]:
     """Opens a session with the ZooKeeper of `zookeeper.connect`."""
     from kbroker.controller.trees.zookeeper_tree import open_zookeeper_tree
     from kbroker.security.zookeeper_security import zookeeper_security

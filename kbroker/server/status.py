@@ -10,12 +10,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from kbroker.replication.cleaning.log_cleaner import LogCleaner
+from kbroker.replication.flusher import Flusher
 from kbroker.replication.peers import Peers
 from kbroker.server.context import Context
 from kbroker.server.requests.dispatch import Dispatch
 from kbroker.server.wire.network import Network
 
 if TYPE_CHECKING:
+    from kbroker.controller.trees.session_stats import SessionStats
     from kbroker.replication.fetching.replica_fetchers import ReplicaFetchers
     from kbroker.server.authentication.sasl_listener import SaslListener
     from kbroker.server.listener_tls import ReloadableTls
@@ -47,12 +49,14 @@ class BrokerStatus:
         "context",
         "dispatch",
         "fetchers",
+        "flusher",
         "network",
         "peers",
         "sasl_listeners",
         "state",
         "tls_listeners",
         "version",
+        "zookeeper_session",
     )
 
     def __init__(self, version: str = "") -> None:
@@ -63,10 +67,12 @@ class BrokerStatus:
         self.network: Network | None = None
         self.dispatch: Dispatch | None = None
         self.cleaner: LogCleaner | None = None
+        self.flusher: Flusher | None = None
         self.peers: Peers | None = None
         self.sasl_listeners: Mapping[str, SaslListener] = {}
         self.tls_listeners: Mapping[str, ReloadableTls] = {}
         self.fetchers: ReplicaFetchers | None = None  # None on a single node
+        self.zookeeper_session: SessionStats | None = None  # None on a single node
 
     def why_not_ready(self) -> str | None:
         """Returns why the broker is not ready for clients, or None if it is ready."""

@@ -15,6 +15,7 @@ import trio
 
 from kbroker.clock import Clock
 from kbroker.controller.image import NO_LEADER
+from kbroker.controller.rules.reassignment import is_reassigning
 from kbroker.errors import Refusal, StorageFailure
 from kbroker.group.classic.states import GroupState
 from kbroker.log.open_log import OpenLog
@@ -33,6 +34,7 @@ from kbroker.web.quota_metrics import read_quotas
 from kbroker.web.replication_metrics import read_replication
 from kbroker.web.request_metrics import read_loop, read_requests
 from kbroker.web.topic_totals import TopicTotals, Traffic
+from kbroker.web.zookeeper_metrics import read_zookeeper
 
 if TYPE_CHECKING:
     from kbroker.server.authentication.sasl_listener import SaslListener
@@ -84,6 +86,10 @@ class BrokerMetrics:
                 read_quotas(samples, status.context.controller.image)
                 await self._read_groups(samples, status.context)
                 await self._read_directories(samples, status.context)
+                if status.flusher is not None:
+                    samples.add_histogram(table.FLUSH_TIME, status.flusher.flush_times)
+                if status.zookeeper_session is not None:
+                    read_zookeeper(samples, status.zookeeper_session)
                 if status.cleaner is not None:
                     _read_cleaner(samples, status.cleaner, status.context)
             read_process(samples)
@@ -92,7 +98,7 @@ class BrokerMetrics:
     async def _read_cluster(self, samples: Samples, context: Context) -> None:
         image, broker_id = context.controller.image, context.broker_id
         samples.add(table.INFO, 1, self._status.version, image.cluster_id, broker_id)
-        partitions = offline = imbalanced = led = under_replicated = 0
+        partitions = offline = imbalanced = led = under_replicated = reassigning = 0
         for topic in image.topics.values():
             for state in topic.partitions:
                 offline += state.leader == NO_LEADER
@@ -100,6 +106,7 @@ class BrokerMetrics:
                 if state.leader == broker_id:
                     led += 1
                     under_replicated += len(state.isr) < len(state.replicas)
+                    reassigning += is_reassigning(state)
             partitions += len(topic.partitions)
             await self._time_slice.checkpoint_if_over()
         samples.add(table.CONTROLLERS, int(image.controller_id == broker_id))
@@ -110,6 +117,7 @@ class BrokerMetrics:
         samples.add(table.GLOBAL_PARTITIONS, partitions)
         samples.add(table.LEADERS, led)
         samples.add(table.UNDER_REPLICATED, under_replicated)
+        samples.add(table.REASSIGNING, reassigning)
         samples.add(table.FETCH_SESSIONS, len(context.fetch_sessions))
 
     async def _read_partitions(self, samples: Samples, context: Context) -> None:
@@ -141,11 +149,14 @@ class BrokerMetrics:
         totals = self._totals.sum()
         samples.add(table.REPLICATION_BYTES_IN, totals.replication_bytes_in)
         samples.add(table.REPLICATION_BYTES_OUT, totals.replication_bytes_out)
+        samples.add(table.REASSIGNMENT_BYTES_IN, totals.reassignment_bytes_in)
+        samples.add(table.REASSIGNMENT_BYTES_OUT, totals.reassignment_bytes_out)
         for topic_traffic in (*traffic.values(), totals):
             labels = (topic_traffic.topic,) if topic_traffic.topic else ()
             samples.add(table.MESSAGES_IN, topic_traffic.messages_in, *labels)
             samples.add(table.BYTES_IN, topic_traffic.bytes_in, *labels)
             samples.add(table.BYTES_OUT, topic_traffic.bytes_out, *labels)
+            samples.add(table.BYTES_REJECTED, topic_traffic.bytes_rejected, *labels)
             if topic_traffic.unparsable and topic_traffic.topic:
                 samples.add(table.UNPARSABLE, topic_traffic.unparsable, topic_traffic.topic)
             await self._time_slice.checkpoint_if_over()

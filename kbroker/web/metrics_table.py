@@ -34,6 +34,11 @@ BYTES_OUT = counter(
     "Bytes of record batches read by consumers since startup.",
     "topic",
 )
+BYTES_REJECTED = counter(
+    "kafka_server_brokertopicmetrics_bytesrejected_total",
+    "Bytes of record batches refused because they are larger than max.message.bytes.",
+    "topic",
+)
 REPLICATION_BYTES_IN = counter(
     "kafka_server_brokertopicmetrics_replicationbytesin_total",
     "Bytes of record batches fetched from other leaders since startup.",
@@ -41,6 +46,15 @@ REPLICATION_BYTES_IN = counter(
 REPLICATION_BYTES_OUT = counter(
     "kafka_server_brokertopicmetrics_replicationbytesout_total",
     "Bytes of record batches read by followers since startup.",
+)
+
+REASSIGNMENT_BYTES_IN = counter(
+    "kafka_server_brokertopicmetrics_reassignmentbytesin_total",
+    "Part of replicationbytesin that was fetched for replicas that a reassignment adds here.",
+)
+REASSIGNMENT_BYTES_OUT = counter(
+    "kafka_server_brokertopicmetrics_reassignmentbytesout_total",
+    "Part of replicationbytesout that was read by brokers to which a reassignment adds a replica.",
 )
 
 PRODUCE_REQUESTS = counter(
@@ -150,6 +164,9 @@ AT_MIN_ISR = gauge(
     "kafka_server_replicamanager_atminisrpartitioncount",
     "Partitions led by this broker with exactly min.insync.replicas in-sync replicas.",
 )
+REASSIGNING = gauge(
+    "kafka_server_replicamanager_reassigningpartitions", "Partitions led by this broker that are being reassigned."
+)
 ISR_SHRINKS = counter(
     "kafka_server_replicamanager_isrshrinks_total", "Replicas removed from an ISR by this broker as the leader."
 )
@@ -224,11 +241,35 @@ UNCLEAN_ELECTIONS = counter(
 GLOBAL_TOPICS = gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics in the cluster.")
 GLOBAL_PARTITIONS = gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions in the cluster.")
 
+ZOOKEEPER_STATE = gauge(
+    "kafka_server_sessionexpirelistener_sessionstate",
+    "1 for the state of the session with ZooKeeper: CONNECTED or CONNECTING.",
+    "state",
+)
+ZOOKEEPER_CONNECTS = counter(
+    "kafka_server_sessionexpirelistener_zookeepersyncconnects_total", "Connections to ZooKeeper."
+)
+ZOOKEEPER_DISCONNECTS = counter(
+    "kafka_server_sessionexpirelistener_zookeeperdisconnects_total", "Connections to ZooKeeper that were lost."
+)
+ZOOKEEPER_EXPIRATIONS = counter(
+    "kafka_server_sessionexpirelistener_zookeeperexpires_total",
+    "Sessions that ZooKeeper has ended: the broker was gone for zookeeper.session.timeout.ms.",
+)
+ZOOKEEPER_TIME = histogram(
+    "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
+    "Milliseconds from a request to ZooKeeper to its response.",
+)
+
 LOG_SIZE = gauge("kafka_log_log_size", "Size of the partition's segments in bytes.", "topic", "partition")
 LOG_END = gauge("kafka_log_log_logendoffset", "Log end offset.", "topic", "partition")
 LOG_START = gauge("kafka_log_log_logstartoffset", "Log start offset.", "topic", "partition")
 LOG_SEGMENTS = gauge("kafka_log_log_numlogsegments", "Number of segments.", "topic", "partition")
 UNPARSABLE = gauge("kbroker_log_unparsable_batches", "Stored batches that could not be parsed since startup.", "topic")
+
+FLUSH_TIME = histogram(
+    "kafka_log_logflushstats_logflushrateandtimems", "Milliseconds of an fsync of one partition, with its indexes."
+)
 
 MAX_DIRTY = gauge(
     "kafka_log_logcleanermanager_max_dirty_percent", "Largest share of a log that is not compacted yet, in percent."
@@ -303,19 +344,21 @@ QUOTA = gauge(
 
 METRICS: Final = (
     *(BROKER_STATE, INFO),
-    *(MESSAGES_IN, BYTES_IN, BYTES_OUT, REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT),
+    *(MESSAGES_IN, BYTES_IN, BYTES_OUT, BYTES_REJECTED, REPLICATION_BYTES_IN, REPLICATION_BYTES_OUT),
+    *(REASSIGNMENT_BYTES_IN, REASSIGNMENT_BYTES_OUT),
     *(PRODUCE_REQUESTS, FETCH_REQUESTS, FAILED_PRODUCES, FAILED_FETCHES),
     *(REQUESTS, TOTAL_TIME, LOCAL_TIME, REMOTE_TIME, THROTTLE_TIME, ERRORS, HANDLER_IDLE, BUSY_TIME, LOOP_LAG),
     *(LOGINS, FAILED_LOGINS, RENEWED_LOGINS, EXPIRED_SESSIONS),
     *(CONNECTIONS, MEMORY_USED, MEMORY_AVAILABLE, WAITING, FETCH_SESSIONS, PEER_ERRORS, BUGS),
     *(TLS_HANDSHAKES, TLS_FAILURES, TLS_EXPIRY),
-    *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS),
+    *(PARTITIONS, LEADERS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR, OFFLINE_REPLICAS, REASSIGNING),
     *(ISR_SHRINKS, ISR_EXPANDS, FAILED_ISR_UPDATES),
     *(MAX_LAG, FAILED_PARTITIONS, FETCHER_LAG, FETCHER_BYTES, FETCHER_REQUESTS, FETCHER_TIME),
     *(THROTTLED_BYTES, THROTTLED_SECONDS, THROTTLED_RATE),
     *(CONTROLLERS, ACTIVE_BROKERS, OFFLINE, PREFERRED_IMBALANCE, ELECTIONS, UNCLEAN_ELECTIONS),
     *(GLOBAL_TOPICS, GLOBAL_PARTITIONS),
-    *(LOG_SIZE, LOG_END, LOG_START, LOG_SEGMENTS, UNPARSABLE),
+    *(ZOOKEEPER_STATE, ZOOKEEPER_CONNECTS, ZOOKEEPER_DISCONNECTS, ZOOKEEPER_EXPIRATIONS, ZOOKEEPER_TIME),
+    *(LOG_SIZE, LOG_END, LOG_START, LOG_SEGMENTS, UNPARSABLE, FLUSH_TIME),
     *(MAX_DIRTY, LAST_RUN, UNCLEANABLE, UNCLEANABLE_BYTES, RECOPY, CLEAN_TIME, CLEANER_BUFFER, COMPACTION_DELAY),
     *(CLEANER_RUNS, CLEANER_READ, CLEANER_WRITTEN, CLEANER_SECONDS),
     *(DIRECTORY_OFFLINE, DIRECTORIES_OFFLINE, DIRECTORY_WRITABLE, DIRECTORY_FREE, DIRECTORY_TOTAL),

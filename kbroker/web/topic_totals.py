@@ -15,7 +15,10 @@ class Traffic:
     __slots__ = (
         "bytes_in",
         "bytes_out",
+        "bytes_rejected",
         "messages_in",
+        "reassignment_bytes_in",
+        "reassignment_bytes_out",
         "replication_bytes_in",
         "replication_bytes_out",
         "topic",
@@ -25,6 +28,9 @@ class Traffic:
     def __init__(self, topic: str = "") -> None:
         self.topic = topic
         self.messages_in = 0
+        self.bytes_rejected = 0
+        self.reassignment_bytes_in = 0
+        self.reassignment_bytes_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.replication_bytes_in = 0
@@ -39,6 +45,9 @@ class Traffic:
         self.bytes_out += partition.fetched_bytes
         self.replication_bytes_in += max(log.appended_bytes - written.bytes, 0)
         self.replication_bytes_out += partition.replicated_bytes
+        self.bytes_rejected += partition.rejected_bytes
+        self.reassignment_bytes_in += partition.reassignment_bytes_in
+        self.reassignment_bytes_out += partition.reassignment_bytes_out
         self.unparsable += log.unparsable_batches
 
     def include(self, other: Traffic) -> None:
@@ -47,6 +56,9 @@ class Traffic:
         self.bytes_out += other.bytes_out
         self.replication_bytes_in += other.replication_bytes_in
         self.replication_bytes_out += other.replication_bytes_out
+        self.bytes_rejected += other.bytes_rejected
+        self.reassignment_bytes_in += other.reassignment_bytes_in
+        self.reassignment_bytes_out += other.reassignment_bytes_out
         self.unparsable += other.unparsable
 
 

@@ -55,6 +55,23 @@ async def test_entries_are_added_listed_and_removed(call: Call) -> None:
     assert len(json.loads((await call("acls", "list", "--json")).out)) == 2
 
 
+async def test_resources_and_hosts_may_be_repeated(call: Call) -> None:
+    resources = ("--topic", "orders", "--topic", "payments", "--group", "billing-*", "--cluster")
+    added = await call("acls", "deny", "User:bob", "describe", *resources, "--host", "10.0.0.1", "--host", "10.0.0.2")
+    assert added == (0, "Added 8 ACLs.\n", "")
+    listed = json.loads((await call("acls", "list", "--json")).out)
+    assert {(entry["resource_type"], entry["name"], entry["host"]) for entry in listed} == {
+        (*resource, host)
+        for resource in (
+            ("TOPIC", "orders"),
+            ("TOPIC", "payments"),
+            ("GROUP", "billing-"),
+            ("CLUSTER", "kafka-cluster"),
+        )
+        for host in ("10.0.0.1", "10.0.0.2")
+    }
+
+
 async def test_a_decision_is_explained(call: Call) -> None:
     await call("acls", "allow", "User:alice", "write", "--topic", "orders-*")
     await call("acls", "deny", "User:*", "write", "--topic", "orders-secret")
@@ -81,7 +98,9 @@ async def test_a_decision_is_explained(call: Call) -> None:
         (("allow", "alice", "read", "--topic", "t"), "Expected a principal like User:alice"),
         (("allow", "User:a", "eat", "--topic", "t"), "Unknown operation 'eat'"),
         (("allow", "User:a", "read"), "Use one of --topic"),
-        (("allow", "User:a", "read", "--topic", "t", "--group", "g"), "Use one of --topic"),
+        (("test", "User:a", "read", "--topic", "t", "--group", "g"), "Use one of --topic"),
+        (("list", "--topic", "t", "--topic", "u"), "Use --topic only once"),
+        (("remove", "--yes", "--topic", "t", "--topic", "u"), "Use --topic only once"),
         (("allow", "User:a", "read", "--topic", "a/b"), "Invalid resource name"),
         (("test", "User:a", "read", "--topic", "t*"), "without '*'"),
         (("remove", "--yes"), "Use --principal or a resource"),

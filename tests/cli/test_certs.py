@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from kbroker.testing.running_broker import RunningBroker, running_broker
 from kbroker.testing.tls_files import TlsFiles, make_tls_files, tls_properties
@@ -42,13 +43,46 @@ async def test_certificates_are_made_in_a_directory(call: Call, tmp_path: Path) 
         assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
     assert "User:CN=alice" in made.out
     assert "keep it away from other people and from production" in made.err
-    again = await call("certs", "new", "--dir", str(directory))
+    again = await call("certs", "new", "--dir", str(directory), "--client", "carol", "--broker", "broker")
     assert again.code == 1
     assert again.err == f"kbroker: {directory}/broker.pem exists already. Choose another name, or another directory.\n"
+    assert not (directory / "carol.pem").exists()
     before = (directory / "ca.pem").read_text()
     more = await call("certs", "new", "--dir", str(directory), "--broker", "second", "--client", "bob")
     assert more.code == 0, more.err
     assert (directory / "ca.pem").read_text() == before
+
+
+async def test_certificates_of_several_brokers_are_valid_for_the_same_hosts(call: Call, tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    hosts = ("--host", "kafka.example.com", "--host", "127.0.0.1")
+    made = await call("certs", "new", "--dir", str(directory), "--broker", "one", "--broker", "two", *hosts)
+    assert made.code == 0, made.err
+    assert {path.name for path in directory.iterdir()} == {"ca.pem", "ca.key", "one.pem", "two.pem", "client.pem"}
+    for name in ("one", "two"):
+        assert f"Broker {name} (kafka.example.com, 127.0.0.1): {directory}/{name}.pem" in made.out
+        assert f"  ssl.keystore.location={directory}/{name}.pem" in made.out
+        certificate = x509.load_pem_x509_certificate((directory / f"{name}.pem").read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == ["kafka.example.com"]
+
+
+async def test_an_authority_adds_only_the_certificates_that_are_named(call: Call, tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    for number in (1, 2):  # as docs/security.md makes the certificates of a cluster
+        made = await call("certs", "new", "--dir", str(directory), "--broker", f"broker{number}", "--host", "a.example")
+        assert made.code == 0, made.err
+    added = await call("certs", "new", "--dir", str(directory), "--client", "bob")
+    assert (added.code, "ssl.keystore" in added.out) == (0, False), added.err
+    assert {path.stem for path in directory.iterdir()} == {"ca", "broker1", "broker2", "client", "bob"}
+    nothing = await call("certs", "new", "--dir", str(directory))
+    assert nothing.code == 1
+    assert nothing.err == (
+        f"kbroker: {directory} has a CA already. Add a certificate with --broker NAME or --client NAME.\n"
+    )
+    twice = await call("certs", "new", "--dir", str(directory), "--broker", "new", "--client", "new")
+    assert (twice.code, "new.pem exists already" in twice.err) == (1, True)
+    assert not (directory / "new.pem").exists()
 
 
 async def test_a_properties_file_of_a_kafka_client_secures_the_connection(

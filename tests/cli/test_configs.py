@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,46 @@ async def test_an_invalid_value_is_refused_in_one_line(call: Call) -> None:
     code, out, err = await call("configs", "alter", "topic", "orders", "--set", "retention.ms=soon")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "INVALID_CONFIG" in err
+
+
+async def test_the_configs_of_a_file_are_set(call: Call, tmp_path: Path) -> None:
+    await call("topics", "create", "orders")
+    file = tmp_path / "orders.properties"
+    file.write_text("# of Java\nretention.ms = 60000\ncleanup.policy=compact,\\\n  delete\n")
+    altered = await call("configs", "alter", "topic", "orders", "--from-file", str(file), "--delete", "segment.ms")
+    assert altered == (0, "Updated configs for topic orders.\n", "")
+    assert (await value_of(call, "retention.ms"))[0] == "60000"
+    assert (await value_of(call, "cleanup.policy"))[0] == "compact,delete"
+    piped = await call("configs", "alter", "topic", "orders", "--from-file", "-", stdin=b"retention.ms=70000\n")
+    assert piped.code == 0
+    assert (await value_of(call, "retention.ms"))[0] == "70000"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(b"# nothing\n", "has no configs"), (b"\xff\xff", "is not a text file in UTF-8")]
+)
+async def test_a_file_without_configs_is_one_line(call: Call, tmp_path: Path, content: bytes, problem: str) -> None:
+    file = tmp_path / "orders.properties"
+    file.write_bytes(content)
+    refused = await call("configs", "alter", "topic", "orders", "--from-file", str(file))
+    assert refused == (1, "", f"kbroker: {file} {problem}\n")
+
+
+async def test_a_password_in_set_is_a_warning(call: Call, tmp_path: Path) -> None:
+    name = "listener.name.ssl.ssl.keystore.password"
+    alter = ("configs", "alter", "broker", "1", "--validate-only")
+    warning = (
+        f"kbroker: warning: every user of this machine can read {name} in the list of processes: write it into the "
+        "file of --from-file instead of --set\n"
+    )
+    visible = await call(*alter, "--set", f"{name}=s3cret")
+    assert visible.err.startswith(warning)
+    file = tmp_path / "keystore.properties"
+    file.write_text(f"{name}=s3cret\n")
+    hidden = await call(*alter, "--from-file", str(file))
+    assert (hidden.code, hidden.err) == (visible.code, visible.err.removeprefix(warning))
+    both = await call(*alter, "--from-file", str(file), "--set", "a=b")
+    assert (both.code, both.err.startswith("kbroker: Use either --set or --from-file, not both.")) == (2, True)
 
 
 async def test_altering_nothing_is_a_usage_error(call: Call) -> None:

@@ -50,7 +50,8 @@ def test_every_example_is_a_call_that_parses(
     monkeypatch.chdir(tmp_path)
     segment = tmp_path / "kbroker-data" / "orders-0" / "00000000000000000000.log"
     segment.parent.mkdir(parents=True)
-    named = map(Path, ("orders.txt", "billing.csv", "server.properties", "metadata.json", "offsets.json", "plan.json"))
+    properties, tables = ("server.properties", "broker.properties"), ("metadata.json", "offsets.json", "plan.json")
+    named = map(Path, ("orders.txt", "billing.csv", *properties, *tables))
     for file in (segment, segment.with_suffix(".timeindex"), *named):
         file.touch()
     calls = calls_in(line)

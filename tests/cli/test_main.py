@@ -8,10 +8,12 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+import click
 import pytest
 
+from kbroker.cli.command import check_not_repeated, walk_commands
 from kbroker.cli.commands import version
-from kbroker.cli.main import COMMANDS, main
+from kbroker.cli.main import COMMANDS, kbroker, main
 from kbroker.errors import UserError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -81,6 +83,43 @@ def test_a_usage_error_is_one_line_and_code_2(run: Run, arguments: tuple[str, ..
     assert err.startswith("kbroker: ")
     assert words in err
     assert "--help" in err
+
+
+def test_every_command_refuses_a_repeated_option_with_one_value() -> None:
+    """With "--topic a --topic b", click keeps only b."""
+    options = 0
+    for ctx, command in walk_commands(kbroker):
+        assert type(command).parse_args not in (click.Command.parse_args, click.Group.parse_args), ctx.command_path
+        for option in command.params:
+            if isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count):
+                options += 1
+                name = option.opts[0]
+                check_not_repeated(command, ctx, [f"{name}=a"])
+                with pytest.raises(click.UsageError, match=f"Use {name} only once: it has one value"):
+                    check_not_repeated(command, ctx, [f"{name}=a", f"{name}=b"])
+    assert options > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "path"),
+    [
+        (("topics", "create", "a", "--partitions", "1", "--partitions=1"), "--partitions", "kbroker topics create"),
+        (("topics", "list", "-b", "127.0.0.1:1", "--bootstrap=127.0.0.1:1"), "--bootstrap", "kbroker topics list"),
+        (("acls", "list", "--topic", "a", "--topic", "b"), "--topic", "kbroker acls list"),
+        (("--profile", "a", "--profile", "b", "topics", "list"), "--profile", "kbroker"),
+    ],
+)
+def test_a_repeated_option_with_one_value_is_a_usage_error(
+    run: Run, arguments: tuple[str, ...], option: str, path: str
+) -> None:
+    refusal = f"kbroker: Use {option} only once: it has one value. Try '{path} --help' for help.\n"
+    assert run(*arguments) == (2, "", refusal)
+
+
+def test_flags_and_repeatable_options_may_be_repeated(run: Run) -> None:
+    code, _, err = run("topics", "delete", "a", "-y", "--yes", "--if-exists", "--if-exists", "-b", "127.0.0.1:x")
+    assert (code, "only once" in err) == (1, False), err
+    assert run("topics", "list", "--profile", "a", "--profile", "b", "--help")[0] == 0
 
 
 def test_a_group_without_a_command_prints_its_help(run: Run) -> None:

@@ -58,6 +58,7 @@ async def test_an_unknown_quota_is_the_brokers_refusal(call: Call) -> None:
         ("set", "--user", "a"),
         ("set", "--user", "a", "producer_byte_rate"),
         ("set", "--user", "a", "producer_byte_rate=much"),
+        ("set", "--user", "a", "producer_byte_rate=1", "producer_byte_rate=2"),
         ("set", "--user", "a", "--ip", "10.0.0.1", "connection_creation_rate=1"),
         ("delete",),
         ("delete", "--user", "a", "no_such_quota"),

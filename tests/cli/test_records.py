@@ -85,6 +85,14 @@ async def test_a_single_partition_is_written_and_read(call: Call) -> None:
     assert (code, "partition 3 does not exist" in err) == (1, True)
 
 
+async def test_a_header_may_have_several_values(call: Call) -> None:
+    await call("topics", "create", "t")
+    produced = await call("produce", "t", "--header", "tag=a", "--header", "tag=b", "--header", "tag=a", stdin=b"v\n")
+    assert produced.code == 0, produced.err
+    (record,) = map(json.loads, (await call("consume", "t", "--json")).out.splitlines())
+    assert [header["value"] for header in record["headers"]] == ["a", "b", "a"]
+
+
 async def test_reading_begins_at_the_requested_offset(call: Call) -> None:
     lines = [json.dumps({"value": str(number), "timestamp": 1000 + number}) for number in range(10)]
     await call("produce", "t", "--format", "json", stdin="\n".join(lines).encode())
@@ -165,6 +173,25 @@ async def test_following_is_ended_by_an_interrupt(broker: RunningBroker, call: C
     async with following(broker) as process:
         process.send_signal(signal.SIGINT)
         assert await end_of(process) == (130, b"", b"\n")
+
+
+async def test_an_offset_beyond_the_end_is_a_warning(call: Call) -> None:
+    await call("topics", "create", "t", "--partitions", "5")
+    for partition in ("0", "1"):
+        await call("produce", "t", "--partition", partition, stdin=b"a\nb\nc\n")
+    assert await call("consume", "t", "--offset", "2", "--partition", "0", "--partition", "1") == (0, "c\nc\n", "")
+    assert await call("consume", "t", "--offset", "3", "--partition", "0") == (0, "", "")
+    assert await call("consume", "t", "--offset", "4", "--partition", "0") == (
+        0,
+        "",
+        "kbroker: warning: offset 4 is beyond the end: t-0 ends at 3\n",
+    )
+    assert await call("consume", "t", "--offset", "1") == (
+        0,
+        "b\nc\nb\nc\n",
+        "kbroker: warning: offset 1 is beyond the end: t-2 ends at 0, t-3 ends at 0, t-4 ends at 0\n",
+    )
+    assert (await call("consume", "t", "--offset", "9")).err.endswith("t-2 ends at 0, and 2 others\n")
 
 
 async def test_following_from_an_offset_beyond_the_end_is_one_line(call: Call) -> None:

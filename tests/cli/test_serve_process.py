@@ -24,8 +24,9 @@ Start = Callable[..., "Process"]
 
 class Process:
     def __init__(self, arguments: tuple[str, ...]) -> None:
+        level = () if "--log-level" in arguments else ("--log-level", "warning")
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "kbroker", "serve", "--log-level", "warning", *arguments],
+            [sys.executable, "-m", "kbroker", "serve", *level, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -87,6 +87,8 @@ async def test_if_exists_skips_unknown_topics(call: Call) -> None:
         ("topics", "create", "no spaces"),
         ("topics", "create", "a", "--partitions", "0"),
         ("topics", "create", "a", "--config", "novalue"),
+        ("topics", "create", "a", "--config", "retention.ms=1", "--config", "retention.ms=2"),
+        ("configs", "alter", "topic", "a", "--append", "cleanup.policy=compact", "--append", "cleanup.policy=delete"),
         ("topics", "alter", "a"),
         ("topics", "create"),
         ("offsets", "a", "--at", "yesterday"),

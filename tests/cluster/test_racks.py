@@ -107,10 +107,15 @@ async def test_a_reader_of_committed_records_reads_them_from_its_rack(racks: Run
     assert (records.errors, records.unknown, consumer.failures) == ([], [], [])
 
 
+def metrics_of(metrics_port: int) -> list[str]:
+    with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=TIMEOUT_SECONDS) as page:
+        lines: list[str] = page.read().decode().splitlines()
+    return lines
+
+
 def consumer_fetches(metrics_port: int) -> int:
     """Returns the number of fetches by consumers that a broker has counted."""
-    with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=TIMEOUT_SECONDS) as page:
-        lines = page.read().decode().splitlines()
+    lines = metrics_of(metrics_port)
     counter = 'kafka_network_requestmetrics_requests_total{request="FetchConsumer"'
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(counter))
 
@@ -130,3 +135,8 @@ async def test_the_java_consumer_asks_leaders_once_and_reads_from_its_rack(
     assert sorted(read.split(), key=int) == sorted(sent, key=int)
     fetches = {broker_id: consumer_fetches(port) for broker_id, port in metrics_ports.items()}
     assert max(fetches[1], fetches[3]) < 5 < fetches[VICTIM], fetches  # leaders: one, and one that ends the session
+    for port in metrics_ports.values():
+        lines = metrics_of(port)
+        assert 'kafka_server_sessionexpirelistener_sessionstate{state="CONNECTED"} 1' in lines
+        times = "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms_count "
+        assert any(line.startswith(times) and int(line.removeprefix(times)) > 5 for line in lines)

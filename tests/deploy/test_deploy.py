@@ -93,6 +93,10 @@ def test_a_secured_broker_gets_its_address_by_options() -> None:
     ]
 
 
+def test_another_configuration_file_replaces_that_of_the_image() -> None:
+    assert serve_command(["--config=my.properties"], "FILE") == ["kbroker", "serve", "--config=my.properties"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [

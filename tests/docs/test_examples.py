@@ -75,6 +75,7 @@ class Scene:
         (directory / "orders.txt").write_text(ORDERS)
         (directory / "offsets.json").write_text(OFFSETS)
         (directory / "plan.json").write_text(PLAN)
+        (directory / "broker.properties").write_text("log.retention.ms=3600000\n")
         (directory / ".config" / "kbroker").mkdir()
         profile = f'[profiles.staging]\nbootstrap = "{self.broker.bootstrap}"\n'
         (directory / ".config" / "kbroker" / "config.toml").write_text(profile)

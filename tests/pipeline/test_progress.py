@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,24 @@ def test_metrics_add_up_the_batches() -> None:
     assert 'kbroker_pipeline_up{pipeline="totals"} 1' in lines
 
 
-def write_batch(query: Path, number: int, *, time_ms: int, offset: int, is_ended: bool = True) -> None:
+def write_batch(
+    query: Path, number: int, *, time_ms: int, offset: int, duration_ms: int = 1000, is_ended: bool = True
+) -> None:
     for name in ("offsets", "commits"):
         (query / name).mkdir(parents=True, exist_ok=True)
     lines = ["v1", json.dumps({"batchTimestampMs": time_ms}), json.dumps({"orders": {"0": offset, "1": 5}})]
     (query / "offsets" / str(number)).write_text("\n".join(lines))
     (query / "offsets" / f".{number}.crc").touch()
     if is_ended:
-        (query / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        commit = query / "commits" / str(number)
+        commit.write_text('v1\n{"nextBatchWatermarkMs":0}')
+        os.utime(commit, ns=(0, (time_ms + duration_ms) * 1_000_000))
+
+
+def write_first_offsets(query: Path, source: int, *, offset: int) -> None:
+    directory = query / "sources" / str(source)
+    directory.mkdir(parents=True)
+    (directory / "0").write_bytes(b"\0v1\n" + json.dumps({"orders": {"0": offset, "1": 5}}).encode())
 
 
 def test_the_status_is_that_of_the_last_batch_that_has_ended(tmp_path: Path) -> None:
@@ -102,6 +113,26 @@ def test_the_status_is_that_of_the_last_batch_that_has_ended(tmp_path: Path) -> 
     assert status.offsets == {"orders": {0: 200, 1: 5}}
     assert status.rows_per_s == 100.0
     assert lag_by_topic(status.offsets, {"orders": {0: 210, 1: 5, 2: 7}}) == {"orders": 17}
+
+
+def test_the_rate_is_that_of_the_time_in_which_batches_ran(tmp_path: Path) -> None:
+    """Cron runs `--once` each hour: the hours between the batches do not count."""
+    (tmp_path / "kbroker-pipeline.json").write_text("{}")
+    hour_ms = 3_600_000
+    for number in range(15):
+        write_batch(
+            tmp_path / "main", number, time_ms=hour_ms * number, offset=1000 * number * number, duration_ms=2000
+        )
+    (status,) = read_status(str(tmp_path))
+    assert status.rows_per_s == (14**2 - 4**2) * 1000 / (10 * 2)  # the last ten batches
+
+
+def test_the_first_batch_has_a_rate(tmp_path: Path) -> None:
+    (tmp_path / "kbroker-pipeline.json").write_text("{}")
+    write_batch(tmp_path / "main", 0, time_ms=7000, offset=500, duration_ms=4000)
+    assert read_status(str(tmp_path))[0].rows_per_s is None  # where it began is unknown
+    write_first_offsets(tmp_path / "main", 0, offset=300)
+    assert read_status(str(tmp_path))[0].rows_per_s == 50.0
 
 
 def test_each_hop_of_an_audit_has_its_own_status(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import trio
 from kbroker.controller.changes import BrokerRemoved
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import delete_records
+from kbroker.web.topic_totals import Traffic
 from tests.broker.wire import Client, produce_members
 from tests.log.batches import make_batch
 from tests.replication.cluster import Cluster, eventually
@@ -42,6 +43,27 @@ async def test_what_is_acknowledged_is_on_every_replica_in_sync(cluster: Cluster
         assert node.values() == names(20)
     assert await read(cluster, 1) == names(20)
     await eventually(lambda: all(node.high_watermark == 20 for node in cluster.nodes.values()))
+
+
+async def test_bytes_for_replicas_that_a_reassignment_adds_are_counted(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    cluster.add_topic(1, (1, 2))
+    await send(cluster, 1, *names(10))
+    cluster.change(replicas=(1, 2, 3), adding_replicas=(3,))
+    await eventually(lambda: cluster.nodes[3].end == 10)
+    moved = cluster.nodes[1].replica().reassignment_bytes_out
+    assert moved == cluster.nodes[3].replica().reassignment_bytes_in == cluster.nodes[1].replica().log.size_bytes
+    assert cluster.nodes[1].replica().replicated_bytes == 2 * moved
+    assert cluster.nodes[2].replica().reassignment_bytes_in == 0
+    total = Traffic()
+    for node in cluster.nodes.values():
+        total.add(node.replica())
+    assert (total.reassignment_bytes_in, total.reassignment_bytes_out) == (moved, moved)
+    cluster.change(adding_replicas=())
+    await send(cluster, 1, *names(5))
+    await eventually(lambda: cluster.nodes[3].end == 15)
+    assert cluster.nodes[1].replica().reassignment_bytes_out == moved
+    assert cluster.nodes[3].replica().reassignment_bytes_in == moved
 
 
 async def test_a_follower_serves_neither_producers_nor_consumers_of_old_versions(cluster: Cluster) -> None:

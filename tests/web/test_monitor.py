@@ -13,6 +13,7 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from kbroker.config.broker import BrokerConfig
+from kbroker.controller.changes import PartitionsChanged, apply
 from kbroker.errors import StorageFailure, UserError
 from kbroker.protocol.messages import alter_client_quotas, offset_commit
 from kbroker.server.status import BrokerState, BrokerStatus
@@ -91,6 +92,13 @@ async def test_client_traffic_shows_in_metrics(tmp_path: Path, port: Port) -> No
     assert seen["process_resident_memory_bytes"] > 1_000_000
 
 
+OF_ZOOKEEPER = {
+    "kafka_server_sessionexpirelistener_sessionstate",
+    "kafka_server_sessionexpirelistener_zookeeperdisconnects_total",
+    "kafka_server_sessionexpirelistener_zookeeperexpires_total",
+    "kafka_server_sessionexpirelistener_zookeepersyncconnects_total",
+    "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
+}
 OF_SECURED_LISTENERS = {
     "kafka_server_socketservermetrics_expired_connections_killed_total",
     "kafka_server_socketservermetrics_failed_authentication_total",
@@ -141,6 +149,7 @@ async def test_every_metric_of_the_table_shows(tmp_path: Path, port: Port) -> No
         "kbroker_quota",
         "kbroker_replication_throttled_rate_bytes",
         *OF_SECURED_LISTENERS,
+        *OF_ZOOKEEPER,
     }
 
 
@@ -187,6 +196,31 @@ async def test_failed_requests_show_by_their_error(tmp_path: Path, port: Port) -
     assert seen[of_request("errors_total", "Heartbeat", error="INVALID_GROUP_ID")] == 1
 
 
+async def test_batches_that_are_too_large_show_by_topic(tmp_path: Path, port: Port) -> None:
+    properties = {**MONITORED, "message.max.bytes": "1000"}
+    async with running_broker(tmp_path, properties) as broker, connect(broker.port) as client:
+        await client.create_topic("orders")
+        large = make_batch(b"v" * 2000)
+        for batch in (large, large, make_batch(b"tea")):
+            await client.produce("orders", batch)
+        seen = await samples(port())
+    name = "kafka_server_brokertopicmetrics_bytesrejected_total"
+    assert seen[name] == seen[f'{name}{{topic="orders"}}'] == 2 * len(large)
+    assert seen["kafka_server_brokertopicmetrics_messagesin_total"] == 1
+
+
+async def test_each_fsync_shows(tmp_path: Path, port: Port) -> None:
+    properties = {**MONITORED, "log.flush.interval.messages": "1"}
+    async with running_broker(tmp_path, properties) as broker, connect(broker.port) as client:
+        await client.create_topic("orders")
+        name = "kafka_log_logflushstats_logflushrateandtimems"
+        before = await samples(port())
+        for _ in range(3):
+            await client.produce("orders", make_batch(b"tea"))
+        after = await samples(port())
+    assert after[f"{name}_count"] - before[f"{name}_count"] == 3
+
+
 async def test_quotas_and_throttling_show(tmp_path: Path, port: Port) -> None:
     async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
         await client.create_topic("orders")
@@ -210,6 +244,21 @@ async def test_quotas_and_throttling_show(tmp_path: Path, port: Port) -> None:
     }
     assert seen[of_request("throttletimems_count", "Metadata")] == 1
     assert seen[of_request("throttletimems_sum", "Metadata")] > 0
+
+
+async def test_led_partitions_that_are_reassigned_show(tmp_path: Path, port: Port) -> None:
+    async with running_broker(tmp_path, MONITORED) as broker, connect(broker.port) as client:
+        await client.create_topic("orders", 4)
+        store = broker._running().controller.store
+        states = store.image.topics["orders"].partitions
+        moving = {
+            0: states[0]._replace(adding_replicas=(2,)),
+            1: states[1]._replace(removing_replicas=(1,)),
+            2: states[2]._replace(leader=2, adding_replicas=(3,)),
+        }
+        store.image = apply(store.image, [PartitionsChanged("orders", moving)])
+        seen = await samples(port())
+    assert seen["kafka_server_replicamanager_reassigningpartitions"] == 2
 
 
 async def commit(client: Client, group: str, topic: str) -> None:

@@ -35,16 +35,30 @@ def command() -> None:
     """Allow and deny operations, list and remove ACLs, and explain decisions."""
 
 
+_ABOUT_RESOURCES = {
+    "topic": "Topic. A trailing '*' makes it a prefix; '*' covers all topics.",
+    "group": "Consumer group. A trailing '*' makes it a prefix.",
+    "transactional-id": "Transactional id. A trailing '*' makes it a prefix.",
+    "user": "User with this name, as User:NAME, for operations on tokens.",
+    "token": "Delegation token with this id.",
+}
+
+
 def _resource_options(function: Function) -> Function:
+    """Adds an option for each type of resource, of which the command takes one."""
+    return _add_resource_options(function, multiple=False)
+
+
+def _resources_options(function: Function) -> Function:
+    """Adds a repeatable option for each type of resource, as kafka-acls has them."""
+    return _add_resource_options(function, multiple=True)
+
+
+def _add_resource_options(function: Function, *, multiple: bool) -> Function:
     function = click.option("--cluster", "is_cluster", is_flag=True, help="The cluster itself.")(function)
-    for option, about in (
-        ("token", "Delegation token with this id."),
-        ("user", "User with this name, as User:NAME, for operations on tokens."),
-        ("transactional-id", "Transactional id. A trailing '*' makes it a prefix."),
-        ("group", "Consumer group. A trailing '*' makes it a prefix."),
-        ("topic", "Topic. A trailing '*' makes it a prefix; '*' covers all topics."),
-    ):
-        function = click.option(f"--{option}", metavar="NAME", help=about)(function)
+    for option, about in reversed(_ABOUT_RESOURCES.items()):
+        text = f"{about} Repeatable." if multiple else about
+        function = click.option(f"--{option}", metavar="NAME", multiple=multiple, help=text)(function)
     return function
 
 
@@ -68,7 +82,14 @@ def _parse_principal(_ctx: click.Context, _argument: click.Parameter, text: str 
 
 _principal_argument = click.argument("principal", metavar="PRINCIPAL", callback=_parse_principal)
 _operations_argument = click.argument("operations", metavar="OPERATION,...", callback=_parse_operations)
-_host_option = click.option("--host", metavar="ADDRESS", default="*", show_default=True, help="Address of the client.")
+_hosts_option = click.option(
+    "--host",
+    "hosts",
+    metavar="ADDRESS",
+    multiple=True,
+    default=("*",),
+    help="Address of the client. Repeatable. [default: *]",
+)
 
 
 @command.command(
@@ -77,23 +98,26 @@ _host_option = click.option("--host", metavar="ADDRESS", default="*", show_defau
     examples=[
         ("kbroker acls allow User:alice read,write --topic orders", "Let a user read and write a topic"),
         ("kbroker acls allow User:alice read --group 'billing-*'", "Let a user join groups with a prefix"),
+        ("kbroker acls allow User:alice read --topic orders --group billing", "Let a user read a topic in a group"),
         ("kbroker acls allow User:admin all --cluster", "Let a user manage the cluster"),
     ],
 )
 @_principal_argument
 @_operations_argument
-@_resource_options
-@_host_option
+@_resources_options
+@_hosts_option
 @bootstrap_option
-def allow(principal: str, operations: Sequence[AclOperation], host: str, bootstrap: str, **resource: Any) -> None:
-    """Allow operations on a resource.
+def allow(
+    principal: str, operations: Sequence[AclOperation], hosts: Sequence[str], bootstrap: str, **resources: Any
+) -> None:
+    """Allow operations on resources.
 
     PRINCIPAL is for example User:alice; User:* stands for all. OPERATION is one of read, write, create, delete, alter,
     describe, cluster-action, describe-configs, alter-configs, idempotent-write, all, and others of Kafka.
     """
     from kbroker.protocol.acl_codes import PermissionType
 
-    _create(bootstrap, PermissionType.ALLOW, principal, operations, host, _pattern(resource))
+    _create(bootstrap, PermissionType.ALLOW, principal, operations, hosts, _patterns(resources))
 
 
 @command.command(
@@ -103,14 +127,16 @@ def allow(principal: str, operations: Sequence[AclOperation], host: str, bootstr
 )
 @_principal_argument
 @_operations_argument
-@_resource_options
-@_host_option
+@_resources_options
+@_hosts_option
 @bootstrap_option
-def deny(principal: str, operations: Sequence[AclOperation], host: str, bootstrap: str, **resource: Any) -> None:
-    """Deny operations on a resource. A denial wins over every permission."""
+def deny(
+    principal: str, operations: Sequence[AclOperation], hosts: Sequence[str], bootstrap: str, **resources: Any
+) -> None:
+    """Deny operations on resources. A denial wins over every permission."""
     from kbroker.protocol.acl_codes import PermissionType
 
-    _create(bootstrap, PermissionType.DENY, principal, operations, host, _pattern(resource))
+    _create(bootstrap, PermissionType.DENY, principal, operations, hosts, _patterns(resources))
 
 
 def _create(
@@ -118,12 +144,17 @@ def _create(
     permission: PermissionType,
     principal: str,
     operations: Sequence[AclOperation],
-    host: str,
-    pattern: ResourcePattern,
+    hosts: Sequence[str],
+    patterns: Sequence[ResourcePattern],
 ) -> None:
     from kbroker.security.acls.entries import AclBinding, AclEntry
 
-    bindings = [AclBinding(pattern, AclEntry(principal, host, operation, permission)) for operation in operations]
+    bindings = [
+        AclBinding(pattern, AclEntry(principal, host, operation, permission))
+        for pattern in patterns
+        for host in hosts
+        for operation in operations
+    ]
 
     async def call(cluster: Cluster) -> None:
         from kbroker.client.admin.acls import create_acls
@@ -264,6 +295,14 @@ def _pattern(given: dict[str, Any]) -> ResourcePattern:
         return parse_pattern(*_resource(given, is_pattern=True))
     except UserError as problem:
         raise click.UsageError(str(problem)) from None
+
+
+def _patterns(given: dict[str, Any]) -> list[ResourcePattern]:
+    """Returns the patterns of repeatable options. Raises UsageError if there is none."""
+    named: list[dict[str, Any]] = [{option: name} for option in _RESOURCES for name in given[option]]
+    if given["is_cluster"] or not named:
+        named.append({"is_cluster": given["is_cluster"]})
+    return [_pattern(resource) for resource in named]
 
 
 def _filter(principal: str | None, given: dict[str, Any], *, is_covering: bool) -> AclFilter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -138,12 +138,21 @@ def _to_json(entry: DescribedConfig, with_documentation: bool) -> dict[str, Any]
         ("kbroker configs alter topic orders --set retention.ms=3600000", "Keep records for one hour"),
         ("kbroker configs alter topic orders --append cleanup.policy=compact", "Append a value to a list config"),
         ("kbroker configs alter topic orders --delete retention.ms", "Reset a config to its default"),
+        ("kbroker configs alter broker 1 --from-file broker.properties", "Set the configs of a file, with passwords"),
     ],
 )
 @_kind
 @_name
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, callback=parse_key_values, help="Set a config. Repeatable."
+)
+@click.option(
+    "--from-file",
+    "file",
+    metavar="FILE",
+    type=click.File("r", encoding="utf-8"),
+    help="Set the configs of a properties file, as kafka-configs --add-config-file; '-' is stdin. For passwords: other "
+    "users of the machine can read the values of --set.",
 )
 @click.option("--delete", "deleted", metavar="KEY", multiple=True, help="Reset a config to its default. Repeatable.")
 @click.option(
@@ -168,6 +177,7 @@ def alter(
     kind: str,
     name: str,
     settings: Mapping[str, str],
+    file: TextIO | None,
     deleted: Sequence[str],
     appended: Mapping[str, str],
     subtracted: Mapping[str, str],
@@ -179,8 +189,14 @@ def alter(
     KIND is topic, broker, group, client-metrics or broker-logger. NAME is the resource's name; for a broker its id, or
     "default" for the cluster-wide default.
     """
-    if not (settings or deleted or appended or subtracted):
-        raise click.UsageError("Nothing to change. Use --set, --delete, --append or --subtract.")
+    if not (settings or file or deleted or appended or subtracted):
+        raise click.UsageError("Nothing to change. Use --set, --from-file, --delete, --append or --subtract.")
+    if settings and file is not None:
+        raise click.UsageError("Use either --set or --from-file, not both")
+    if file is not None:
+        settings = _read_file(file)
+    elif kind == "broker":
+        _warn_about_secrets(settings)
 
     async def call(cluster: Cluster) -> None:
         from kbroker.client.admin.configs import ConfigChange, alter_configs
@@ -201,6 +217,25 @@ def alter(
         click.echo(f"Configs for {kind} {name} are valid; nothing changed.")
     else:
         click.echo(f"Updated configs for {kind} {name}.")
+
+
+def _read_file(file: TextIO) -> dict[str, str]:
+    from kbroker.config.properties import parse_properties
+
+    try:
+        settings = parse_properties(file.read())
+    except UnicodeDecodeError:
+        raise UserError(f"{file.name} is not a text file in UTF-8") from None
+    if not settings:
+        raise UserError(f"{file.name} has no configs")
+    return settings
+
+
+def _warn_about_secrets(settings: Mapping[str, str]) -> None:
+    from kbroker.cli.visible_secrets import secrets_in, visible_secret
+
+    for name in secrets_in(settings):
+        click.echo(f"kbroker: warning: {visible_secret(name, file_option='--from-file')}", err=True)
 
 
 async def _resource(cluster: Cluster, kind: str, name: str) -> tuple[ConfigResourceType, str]:

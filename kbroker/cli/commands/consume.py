@@ -37,6 +37,7 @@ __all__ = ["command"]
 COMMIT_SECONDS: Final = 5.0
 _UNLIMITED: Final = 1 << 62
 _PROGRESS_MIN_RECORDS: Final = 50_000
+_SHOWN_PARTITIONS: Final = 3
 
 
 class ConsumeOptions(NamedTuple):
@@ -303,7 +304,7 @@ class _ConsumeLoop:
         from kbroker.client.offsets import committed_offsets
 
         options = self._options
-        starts, ends, earliest = await find_range(
+        starts, ends, earliest, latest = await find_range(
             self._cluster,
             options.topic,
             options.partitions,
@@ -318,4 +319,19 @@ class _ConsumeLoop:
                 self._cluster, group=options.group, topic=options.topic, partitions=starts
             )
             starts = {number: max(committed.get(number, start), earliest[number]) for number, start in starts.items()}
+        if not options.follow:  # brokers refuse to wait there
+            _warn_beyond_end(options.topic, starts, latest)
         return starts
+
+
+def _warn_beyond_end(topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    """Warns about partitions of which nothing is read because they end before the start offset."""
+    beyond = [number for number, start in starts.items() if start > ends[number]]
+    if beyond:
+        shown = [f"{topic}-{number} ends at {ends[number]}" for number in beyond[:_SHOWN_PARTITIONS]]
+        others = len(beyond) - len(shown)
+        click.echo(
+            f"kbroker: warning: offset {max(starts[number] for number in beyond)} is beyond the end: "
+            f"{', '.join(shown)}{f', and {others} others' if others else ''}",
+            err=True,
+        )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from kbroker.cli.command import Command, bootstrap_option, check_topic_name, json_option, parse_key_values
+from kbroker.cli.command import Command, bootstrap_option, check_topic_name, json_option, parse_pairs
 from kbroker.cli.name_completion import complete_topic
 from kbroker.cli.output import pluralize, print_json, progress
 from kbroker.cli.record_text import InputRecord, InvalidLine, parse_json_line, parse_text_line, unescape
@@ -62,8 +62,8 @@ _FLUSHES_PER_SECOND: Final = 10
     "headers",
     metavar="KEY=VALUE",
     multiple=True,
-    callback=parse_key_values,
-    help="Header to add to every record. Repeatable.",
+    callback=parse_pairs,
+    help="Header to add to every record. Repeatable, also with the same key.",
 )
 @click.option(
     "--partition",
@@ -93,7 +93,7 @@ def command(
     key_separator: str | None,
     delimiter: str,
     key: str | None,
-    headers: Mapping[str, str],
+    headers: Sequence[tuple[str, str]],
     partition: int | None,
     line_format: str,
     null: str | None,
@@ -117,7 +117,7 @@ def command(
     defaults = InputRecord(
         None if key is None else os.fsencode(key),
         None,
-        tuple((name, os.fsencode(value)) for name, value in headers.items()),
+        tuple((name, os.fsencode(value)) for name, value in headers),
         partition,
     )
     separator = None if key_separator is None else unescape(key_separator)

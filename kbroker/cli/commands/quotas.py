@@ -49,9 +49,11 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
 
 
 def _parse_limits(_ctx: click.Context, _argument: click.Parameter, texts: Sequence[str]) -> dict[str, float]:
-    limits = {}
+    limits: dict[str, float] = {}
     for text in texts:
         name, equals, value = text.partition("=")
+        if name.strip() in limits:
+            raise click.BadParameter(f"'{name.strip()}' is given twice")
         try:
             limits[name.strip()] = float(value)
         except ValueError:

@@ -25,10 +25,10 @@ from kbroker.cli.command import Command
 from kbroker.cli.commands.version import installed_version
 from kbroker.cli.log_lines import FORMATS, LEVELS, is_json, set_up_logging
 from kbroker.cli.secure_node import ADMIN, SECURE_PROTOCOL, SECURED, SecureNode, prepare_secure_node
+from kbroker.cli.visible_secrets import secrets_in, visible_secret
 from kbroker.clock import SystemClock
-from kbroker.config.broker import BROKER_CONFIGS, BrokerConfig
+from kbroker.config.broker import BrokerConfig
 from kbroker.config.endpoints import Endpoint, format_address
-from kbroker.config.listener import split_name
 from kbroker.config.properties import parse_properties
 from kbroker.config.supported import check_supported
 from kbroker.errors import UserError
@@ -299,21 +299,11 @@ def _security_warnings(config: BrokerConfig) -> Iterable[str]:
 
 def _visible_secrets(given: Mapping[str, str], file: TextIO | None, in_file: Mapping[str, str]) -> Iterable[str]:
     """Warns about secrets that other users of the machine can read: on the command line and in the file of --config."""
-    for name in filter(partial(_is_secret, given), given):
-        yield (
-            f"every user of this machine can read {name} in the list of processes: "
-            "write it into the file of --config instead of --set"
-        )
+    for name in secrets_in(given):
+        yield visible_secret(name, file_option="--config")
     if file is not None and os.fstat(file.fileno()).st_mode & stat.S_IROTH:
-        for name in list(filter(partial(_is_secret, in_file), in_file))[:1]:
+        for name in secrets_in(in_file)[:1]:
             yield f"every user of this machine can read {name} in {file.name}: run chmod 600 {quote(file.name)}"
-
-
-def _is_secret(properties: Mapping[str, str], name: str) -> bool:
-    """Whether the value is a secret. A JAAS config without options has none."""
-    prefixed, text = split_name(name), properties[name]
-    key = BROKER_CONFIGS.get(name if prefixed is None else prefixed.base)
-    return key is not None and key.is_sensitive and text != "" and ("=" in text or not name.endswith("jaas.config"))
 
 
 def _authenticates(config: BrokerConfig, endpoint: Endpoint) -> bool:

@@ -14,6 +14,7 @@ import trio
 
 from kbroker.controller.trees.node_protection import Protection, protection_of
 from kbroker.controller.trees.retries import retry_until_connected
+from kbroker.controller.trees.session_stats import SessionStats
 from kbroker.controller.trees.tree import (
     ANY_VERSION,
     BadVersion,
@@ -96,7 +97,7 @@ class ZooKeeperTree:
         self._client = client
         self._protects_nodes = protects_nodes
         self._token = trio.lowlevel.current_trio_token()
-        self._session_state = SessionState.LOST
+        self.stats = SessionStats()
         self._session_listeners: list[SessionListener] = []
         client.add_listener(self._on_kazoo_state)
 
@@ -107,7 +108,7 @@ class ZooKeeperTree:
 
     @property
     def session_state(self) -> SessionState:
-        return self._session_state
+        return self.stats.state
 
     def add_session_listener(self, listener: SessionListener) -> None:
         self._session_listeners.append(listener)
@@ -130,10 +131,11 @@ class ZooKeeperTree:
                 self._client.get_async(_checked(path), self._watcher(watch))
                 for path, watch in zip(window, watches[start : start + _READ_WINDOW], strict=True)
             ]
+            began = trio.current_time()
             for path, answer in zip(window, pending, strict=True):
                 try:
                     with _translated(path):
-                        nodes.append(_node(await self._wait_for(answer)))
+                        nodes.append(_node(await self._wait_for(answer, began)))
                 except NoNode:
                     nodes.append(None)
         return nodes
@@ -179,9 +181,13 @@ class ZooKeeperTree:
                 raise _translate(answer, operation.path, index) from answer
         return [_result(operation, answer) for operation, answer in zip(operations, answers, strict=True)]
 
-    async def _wait_for(self, answer: Any) -> Any:
-        """Waits for an answer of kazoo. Cancellation stops the wait, not the call: a write may still happen."""
+    async def _wait_for(self, answer: Any, began: float | None = None) -> Any:
+        """Waits for an answer of kazoo. Cancellation stops the wait, not the call: a write may still happen.
+
+        `began`: trio's time of the request; None if it was sent just now.
+        """
         task = trio.lowlevel.current_task()
+        began = trio.current_time() if began is None else began
         is_waiting = True
 
         def wake() -> None:
@@ -195,6 +201,7 @@ class ZooKeeperTree:
 
         answer.rawlink(lambda _answer: self._token.run_sync_soon(wake))
         await trio.lowlevel.wait_task_rescheduled(abort)
+        self.stats.request_times.observe(1000 * (trio.current_time() - began))
         return answer.get_nowait()
 
     def _watcher(self, watch: Watch | None) -> Any:
@@ -212,9 +219,9 @@ class ZooKeeperTree:
         self._token.run_sync_soon(self._enter, SessionState(str(state).lower()))
 
     def _enter(self, state: SessionState) -> None:
-        if state is self._session_state:
+        if state is self.stats.state:
             return
-        self._session_state = state
+        self.stats.enter(state)
         for listener in self._session_listeners:
             listener(state)
 

@@ -329,6 +329,8 @@ class LeaderFetcher:
             records = data.records or b""
             partition.append_fetched(records, data.high_watermark, data.log_start_offset)
             self.stats.bytes += len(records)
+            if self._broker_id in partition.adding_replicas:
+                partition.reassignment_bytes_in += len(records)
             state.lag = max(data.high_watermark - partition.log.log_end_offset, 0)
             if records and self._quota.covers(partition):
                 self._quota.record(len(records))

@@ -205,6 +205,8 @@ def _count(partition: Partition, size: int, replica_id: int) -> None:
         partition.fetched_bytes += size
     else:
         partition.replicated_bytes += size
+        if replica_id in partition.adding_replicas:
+            partition.reassignment_bytes_out += size
 
 
 def _failure(index: int, code: int) -> Any:

@@ -303,6 +303,8 @@ def _stage_checked(
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return AppendResult(code if is_replaced else absence(context, partition.topic, partition.index))
     if isinstance(checked, Rejection):
+        if checked.code == ErrorCode.MESSAGE_TOO_LARGE:
+            partition.rejected_bytes += len(batch.records)
         return refused(checked)
     if _is_transactional(batch.records):
         # The transaction may have ended meanwhile. Records behind its marker would never be committed or aborted.

@@ -151,6 +151,9 @@ async def test_a_cut_connection_suspends_the_session_and_keeps_its_nodes(zookeep
             assert await receive_state.receive() is SessionState.SUSPENDED
             assert await receive_state.receive() is SessionState.CONNECTED
         assert tree.session_id == session_id
+        stats = tree.stats
+        assert (stats.state, stats.connects, stats.disconnects, stats.expirations) == (SessionState.CONNECTED, 2, 1, 0)
+        assert sum(stats.request_times.counts) == 2
         assert (await tree.get("/e")).stat.ephemeral_owner == session_id
         # The watch was dropped with the connection, and does not fire.
         await tree.set("/e", b"changed")

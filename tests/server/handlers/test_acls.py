@@ -138,6 +138,17 @@ async def test_an_invalid_entry_is_refused_and_the_others_are_created(
     assert [found[1] for found in await describe(broker)] == ["good"]
 
 
+@pytest.mark.parametrize("version", range(1, 4))
+@pytest.mark.parametrize("resource_type", [TOPIC, GROUP])
+async def test_an_empty_prefix_which_would_cover_every_name_is_refused(
+    broker: HandlerBroker, acls: AclStore, version: int, resource_type: int
+) -> None:
+    empty = creation("", resource_type=resource_type, resource_pattern_type=PREFIXED)
+    assert await create(broker, empty, version=version) == [(ErrorCode.INVALID_REQUEST, "Invalid empty resource name")]
+    assert await describe(broker) == []
+    assert acls.index.patterns() == []
+
+
 async def test_a_principal_without_type_is_refused(broker: HandlerBroker, acls: AclStore) -> None:
     ((code, text),) = await create(broker, creation(principal="alice"))
     assert code == ErrorCode.INVALID_REQUEST
