@@ -22,15 +22,17 @@ from kbroker.protocol.values import Value
 from kbroker.server.requests.request import LongRequest, Request, Route
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.transport import BYTES
-from kbroker.time_slice import turn_of_loop
+from kbroker.time_slice import end_unless, turn_of_loop
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.requests.thread_work import ThreadWork
+    from kbroker.server.wire.connection import Connection
 
 __all__ = [
     "MAX_ELEMENTS_AT_ONCE",
     "FullCollections",
+    "end_with_client",
     "free_body",
     "handle_in_turn",
     "has_many_elements",
@@ -52,6 +54,8 @@ _HANDLED_IN_SLICES: Final = frozenset(
 )
 # LeaderAndIsr, StopReplica, UpdateMetadata, AlterPartition: their size grows with the cluster.
 _AS_LARGE_AS_THE_CLUSTER: Final = frozenset({4, 5, 6, 56})
+# Requests that change nothing end when their client has left. Others are carried out: they have been received.
+_ENDS_WITH_CLIENT: Final = frozenset({1, 2, 3, 9, 10, 15, 23, 29, 32, 35, 48, 50, 61, 65, 69, 75})
 _UNLIMITED: Final = _HANDLED_IN_SLICES | _AS_LARGE_AS_THE_CLUSTER
 # Kafka refuses a commit of so many offsets with this code too: their records exceed max.message.bytes.
 _CODES: Final = {8: ErrorCode.INVALID_COMMIT_OFFSET_SIZE, 28: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
@@ -83,6 +87,15 @@ class FullCollections:
 def max_elements_on_loop(key: int) -> int:
     """Returns how many elements a request of the API may have that is decoded and handled as soon as it arrives."""
     return _MAX_ELEMENTS_DECODED if key in _UNLIMITED else _MAX_ELEMENTS_HANDLED
+
+
+def end_with_client(route: Route, connection: Connection) -> None:
+    """Ends the work of this task on a request with Unwanted once its client has left, if the request changes nothing.
+
+    Otherwise a client that comes back after each timeout of its own would fill the broker with work.
+    """
+    if route.api.key in _ENDS_WITH_CLIENT:
+        end_unless(lambda: not connection.has_peer_left())
 
 
 async def handle_in_turn(context: Context, request: Request) -> Any:

@@ -30,6 +30,7 @@ from kbroker.config.endpoints import format_address
 from kbroker.errors import PeerError, StorageFailure
 from kbroker.protocol.framing import BASE_BUFFER_SIZE, FrameReader
 from kbroker.server.wire.deadlines import Deadline, Deadlines
+from kbroker.server.wire.hangup import has_hung_up
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.send_queue import BLOCKED, READING_AHEAD, SendQueue
@@ -174,6 +175,10 @@ class Connection:
 
     def fileno(self) -> int:
         return self._transport.fileno()
+
+    def has_peer_left(self) -> bool:
+        """Whether the peer has closed its side. It asks the kernel, also while the connection does not read."""
+        return self._ending == CLOSED or has_hung_up(self._transport.fileno())
 
     # Called by the watcher, within a run
 

@@ -71,6 +71,9 @@ class Peer:
         self.holds = 0
         self.answered = trio.Event()
 
+    def has_peer_left(self) -> bool:
+        return self.is_closed
+
     def on_slot_done(self, slot: RequestSlot) -> None:
         self.answered.set()
 
