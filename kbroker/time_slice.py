@@ -21,6 +21,7 @@ __all__ = [
     "Unwanted",
     "check_wanted",
     "end_unless",
+    "finish_at_once",
     "finish_in_slices",
     "map_in_slices",
     "respond_in_slices",
@@ -83,18 +84,33 @@ def finish_in_slices(clock: Clock, steps: Generator[None, None, R]) -> Any:
     """Returns the result of `steps`, which yields after each element.
 
     If that takes longer than one slice, returns a coroutine that does the rest. Other tasks then run between two steps,
-    so `steps` must not rely on anything that they may change.
+    so `steps` must not rely on anything that they may change. The result may be a coroutine too: a second step.
     """
     finished: list[R] = []
     if _run_one_slice(clock, steps, finished):
         return finished[0]
-    return _finish_later(clock, steps, finished)
+    return _finish_all_later(clock, steps, finished)
+
+
+def finish_at_once(steps: Generator[None, None, R]) -> R:
+    """Returns the result of `steps`, in this turn however long it takes."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
 
 
 async def run_in_slices(clock: Clock, steps: Generator[None, None, R]) -> R:
     """Returns the result of `steps`, like `finish_in_slices`, for a caller that has a task."""
     finished: list[R] = []
     return finished[0] if _run_one_slice(clock, steps, finished) else await _finish_later(clock, steps, finished)
+
+
+async def _finish_all_later(clock: Clock, steps: Generator[None, None, Any], finished: list[Any]) -> Any:
+    result = await _finish_later(clock, steps, finished)
+    return await result if result.__class__ is CoroutineType else result
 
 
 async def _finish_later(clock: Clock, steps: Generator[None, None, R], finished: list[R]) -> R:
