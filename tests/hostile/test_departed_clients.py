@@ -31,6 +31,7 @@ from tests.hostile.canary import QUARTER_OF_A_SLICE, CountedWork
 from tests.server.conftest import StartBroker, broker, start_broker
 from tests.server.handlers.group_harness import GroupBroker
 from tests.server.handlers.harness import HandlerBroker, Peer, StillClock
+from tests.server.toy_protocol import frame
 from tests.server.wire_bench import Bench
 
 __all__ = ["broker", "start_broker"]  # fixtures
@@ -132,13 +133,13 @@ async def groups(start_broker: StartBroker, nursery: trio.Nursery) -> GroupBroke
 def send(broker: HandlerBroker, peer: Peer, key: int, version: int, **members: Any) -> RequestSlot:
     called = api(key)
     header = REQUEST_HEADER(request_api_key=key, request_api_version=version, correlation_id=77, client_id="me")
-    frame = codec(REQUEST_HEADER, called.request_header_version(version)).to_bytes(header)
-    frame += codec(called.request, version).to_bytes(called.request(**members))
+    sent = codec(REQUEST_HEADER, called.request_header_version(version)).to_bytes(header)
+    sent += codec(called.request, version).to_bytes(called.request(**members))
     slot = RequestSlot(cast(Any, peer))
     clock = broker.context.clock
     assert isinstance(clock, StillClock)
     clock.ticks = QUARTER_OF_A_SLICE
-    broker.dispatch.handle(cast(Any, peer), memoryview(bytearray(frame)), slot)
+    broker.dispatch.handle(cast(Any, peer), memoryview(bytearray(sent)), slot)
     return slot
 
 
@@ -156,6 +157,7 @@ async def test_a_large_request_ends_at_the_next_slice_after_its_client_has_left(
     await peer.released.wait()
     assert peer.left == -1, "it went on after the client had left"
     assert slot.parts is None
+    assert peer.is_abandoned
     assert broker.dispatch.bugs == 0
     assert broker.dispatch._large_requests.value == MAX_THREADS
 
@@ -265,3 +267,21 @@ def test_a_connection_knows_that_its_peer_has_left_before_it_reads_the_end(bench
     assert not connection.is_closed
     connection.close()
     assert connection.has_peer_left()
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_a_stop_does_not_wait_for_the_response_to_a_peer_that_has_left(bench: Bench, is_stopping: bool) -> None:
+    connection, client = bench.connect()
+    client.sendall(frame(b"pone"))
+    while not bench.handler.handled:
+        bench.turn()
+    client.close()
+    if is_stopping:
+        connection.finish()
+        assert not connection.is_closed
+        connection.abandon()
+    else:
+        connection.abandon()
+        assert not connection.is_closed
+        connection.finish()
+    assert connection.is_closed

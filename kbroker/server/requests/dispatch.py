@@ -171,8 +171,8 @@ class Dispatch:
                     request.tally.received += 1  # not `on_received`: no run handles it
                     if await self._answer_large(request, has_too_many):
                         await free_body(work, request)
-        except Unwanted:
-            pass  # before it was decoded
+        except Unwanted:  # before it was decoded
+            connection.abandon()
         except PeerError as error:
             connection.drop(str(error))
         except Exception as error:  # of the decoder, or no memory: there is no request that could be answered
@@ -192,7 +192,7 @@ class Dispatch:
                 return False
             await self._reply(request, response)
         except Unwanted:
-            pass  # the connection has no use for a response
+            request.slot.connection.abandon()
         except PeerError:
             raise
         except Exception as error:
@@ -207,7 +207,7 @@ class Dispatch:
         try:
             await self._reply(request, response)
         except Unwanted:
-            pass
+            request.slot.connection.abandon()
         except Exception as error:
             self._fail(request, error)
 
@@ -218,7 +218,7 @@ class Dispatch:
             if response is not None:
                 await self._reply(request, response)
         except Unwanted:
-            pass
+            request.slot.connection.abandon()
         except Exception as error:
             self._fail(request, error)
         self.run.write()

@@ -96,6 +96,7 @@ class Connection:
         "_charged",
         "_ending",
         "_handle",
+        "_is_abandoned",
         "_marked_at",
         "_mute_deadline",
         "_muted_until",
@@ -152,6 +153,7 @@ class Connection:
         self._reading = READING
         self._watched = _FOR_READING
         self._ending = OPEN
+        self._is_abandoned = False
         self._run_state = OUTSIDE
         self._mute_deadline: Deadline | None = None  # None: not muted
         self._muted_until = 0.0
@@ -332,8 +334,14 @@ class Connection:
 
     def finish(self, *, drop_parked: bool = False) -> None:
         """Stops reading; closes once all responses are sent. `drop_parked`: sends only complete responses."""
-        self._ending = max(self._ending, DROPPING if drop_parked else FINISHING)
+        self._ending = max(self._ending, DROPPING if drop_parked or self._is_abandoned else FINISHING)
         self._settle()
+
+    def abandon(self) -> None:
+        """Notes that a request gets no response, because the peer has left. The end of the stream will close it."""
+        self._is_abandoned = True
+        if self._ending == FINISHING:  # then nothing is read, and no response is waited for
+            self.finish(drop_parked=True)
 
     def close(self) -> None:
         if self._ending == CLOSED:
