@@ -1,12 +1,14 @@
 """Divides long work on the event loop into slices of 2 ms, so that requests never wait long for their turn.
 
 Work over all partitions, groups or records of a broker runs on the loop, since it changes the loop's state. It calls
-`checkpoint_if_over` after each item. Requests with many elements use `respond_in_slices` or `finish_in_slices`.
+`checkpoint_if_over` after each item. Requests with many elements use `respond_in_slices` or `finish_in_slices`, which
+end with Unwanted if the caller has said so with `end_unless`: the client has left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextvars import ContextVar
 from types import CoroutineType
 from typing import Any, Final, TypeVar
 
@@ -16,6 +18,10 @@ from kbroker.clock import Clock
 
 __all__ = [
     "TimeSlice",
+    "Unwanted",
+    "check_wanted",
+    "end_unless",
+    "finish_at_once",
     "finish_in_slices",
     "map_in_slices",
     "respond_in_slices",
@@ -31,6 +37,23 @@ _SLICE_SECONDS: Final = 0.002
 
 # One lock for each loop: the slices of many large requests take turns, so that a round of the loop has one of them.
 _turn: Final[trio.lowlevel.RunVar[trio.Lock]] = trio.lowlevel.RunVar("kbroker.time_slice.turn")
+_is_wanted: Final[ContextVar[Callable[[], bool] | None]] = ContextVar("kbroker.time_slice.is_wanted", default=None)
+
+
+class Unwanted(Exception):
+    """Ends long work between two slices: its result is not wanted any more."""
+
+
+def end_unless(is_wanted: Callable[[], bool] | None) -> None:
+    """Ends the work of this task with Unwanted before a slice for which `is_wanted` returns False. None: never."""
+    _is_wanted.set(is_wanted)
+
+
+def check_wanted() -> None:
+    """Raises Unwanted if the work of this task is not wanted any more."""
+    is_wanted = _is_wanted.get()
+    if is_wanted is not None and not is_wanted():
+        raise Unwanted
 
 
 class TimeSlice:
@@ -61,12 +84,22 @@ def finish_in_slices(clock: Clock, steps: Generator[None, None, R]) -> Any:
     """Returns the result of `steps`, which yields after each element.
 
     If that takes longer than one slice, returns a coroutine that does the rest. Other tasks then run between two steps,
-    so `steps` must not rely on anything that they may change.
+    so `steps` must not rely on anything that they may change. The result may be a coroutine too: a second step.
     """
     finished: list[R] = []
     if _run_one_slice(clock, steps, finished):
         return finished[0]
-    return _finish_later(clock, steps, finished)
+    return _finish_all_later(clock, steps, finished)
+
+
+def finish_at_once(steps: Generator[None, None, R]) -> R:
+    """Returns the result of `steps`, in this turn however long it takes."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
 
 
 async def run_in_slices(clock: Clock, steps: Generator[None, None, R]) -> R:
@@ -75,10 +108,16 @@ async def run_in_slices(clock: Clock, steps: Generator[None, None, R]) -> R:
     return finished[0] if _run_one_slice(clock, steps, finished) else await _finish_later(clock, steps, finished)
 
 
+async def _finish_all_later(clock: Clock, steps: Generator[None, None, Any], finished: list[Any]) -> Any:
+    result = await _finish_later(clock, steps, finished)
+    return await result if result.__class__ is CoroutineType else result
+
+
 async def _finish_later(clock: Clock, steps: Generator[None, None, R], finished: list[R]) -> R:
     turn = turn_of_loop()
     while True:
         async with turn:
+            check_wanted()
             if _run_one_slice(clock, steps, finished):
                 return finished[0]
 
@@ -147,6 +186,7 @@ async def _fill(clock: Clock, function: Callable[[T], R], remaining: Iterator[T]
     turn = turn_of_loop()
     while True:
         async with turn:  # a checkpoint, also if no other request waits for the turn
+            check_wanted()
             if _fill_one_slice(clock, function, remaining, results):
                 return
 

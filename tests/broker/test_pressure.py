@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from kbroker.protocol.error_codes import ErrorCode
+from kbroker.protocol.messages import offset_fetch
+from kbroker.server.coordinators.group_requests import find_shard
+from kbroker.server.requests import large_messages
 from kbroker.testing.running_broker import RunningBroker
+from kbroker.time_slice import turn_of_loop
 from tests.broker.batches import make_batch
 from tests.broker.conftest import Connect, StartBroker
 from tests.broker.wire import Client, connect, encode_request, fetch_members, produce_members, records_of
@@ -163,3 +168,36 @@ async def test_many_clients_that_create_one_topic_at_once_create_it_once(
     assert len(set(names)) == 1
     for name in ("made", "found"):
         assert (await clients[0].produce(name, make_batch(b"v"))).base_offset == 0
+
+
+async def test_a_large_request_ends_when_its_client_is_killed(
+    client: Client, broker: RunningBroker, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tests/hostile counts the slices of each API. Here the kernel says that the client has left."""
+    count = 50_000
+    looked_up = 0
+    begun, freed = trio.Event(), trio.Event()
+    free_lists = large_messages._free_lists
+
+    def count_lookups(*arguments: Any) -> Any:
+        nonlocal looked_up
+        looked_up += 1
+        begun.set()
+        return find_shard(*arguments)
+
+    def note_free(*arguments: Any, **named: Any) -> None:
+        trio.from_thread.run_sync(freed.set)
+        free_lists(*arguments, **named)
+
+    monkeypatch.setattr("kbroker.server.handlers.offset_fetch.find_shard", count_lookups)
+    monkeypatch.setattr(large_messages, "_free_lists", note_free)
+    killed = await connect_to(broker)
+    groups = [offset_fetch.OffsetFetchRequestGroup(group_id=f"g{number}", topics=[]) for number in range(count)]
+    with trio.fail_after(60):
+        async with turn_of_loop():  # the second slice waits for it
+            await killed.send("OffsetFetch", 9, groups=groups)
+            await begun.wait()
+            await killed.stream.aclose()
+        await freed.wait()
+    assert looked_up < count
+    await client.expect_service()

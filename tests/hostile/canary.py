@@ -14,7 +14,7 @@ import trio
 from kbroker.server.requests.thread_work import ThreadWork
 from tests.server.handlers.harness import HandlerBroker, StillClock
 
-__all__ = ["FEW_TURNS", "CountedWork", "WorkOnTheLoop", "ask_beside_canary", "turns_beside"]
+__all__ = ["FEW_TURNS", "QUARTER_OF_A_SLICE", "CountedWork", "WorkOnTheLoop", "ask_beside_canary", "turns_beside"]
 
 QUARTER_OF_A_SLICE: Final = 0.0005
 FEW_TURNS: Final = 20

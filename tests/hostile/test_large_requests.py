@@ -39,6 +39,7 @@ from kbroker.protocol.messages import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    txn_offset_commit,
     update_metadata,
     write_txn_markers,
 )
@@ -57,7 +58,15 @@ from kbroker.server.requests.thread_work import MAX_THREADS, ThreadWork
 from kbroker.server.topics.topic_creation import BURST, PARTITIONS_PER_SECOND
 from kbroker.server.wire.deadlines import Deadlines
 from kbroker.server.wire.request_slot import RequestSlot
-from tests.hostile.canary import FEW_TURNS, CountedWork, WorkOnTheLoop, ask_beside_canary, turns_beside
+from kbroker.time_slice import turn_of_loop
+from tests.hostile.canary import (
+    FEW_TURNS,
+    QUARTER_OF_A_SLICE,
+    CountedWork,
+    WorkOnTheLoop,
+    ask_beside_canary,
+    turns_beside,
+)
 from tests.log.batches import make_batch
 from tests.server.conftest import StartBroker, broker, start_broker
 from tests.server.handlers.group_harness import GroupBroker
@@ -79,6 +88,7 @@ DELETE_TOPICS = 20
 DELETE_RECORDS = 21
 OFFSET_FOR_LEADER_EPOCH = 23
 WRITE_TXN_MARKERS = 27
+TXN_OFFSET_COMMIT = 28
 DESCRIBE_CONFIGS = 32
 ALTER_CONFIGS = 33
 ALTER_REPLICA_LOG_DIRS = 34
@@ -752,6 +762,72 @@ async def test_a_request_whose_handler_takes_one_turn_may_not_have_very_many_ele
             response = await broker.ask(OFFSET_COMMIT, 8, group_id="billing", topics=topics)
             assert [answer.error_code for answer in response.topics[0].partitions] == [code] * count
         nursery.cancel_scope.cancel()
+
+
+def committed_topics(*names: str) -> list[Any]:
+    return [
+        offset_commit.OffsetCommitRequestTopic(
+            name=name, partitions=[offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)]
+        )
+        for name in names
+    ]
+
+
+async def test_a_commit_of_very_many_topics_has_them_checked_in_slices(groups: GroupBroker) -> None:
+    """Kafka limits the bytes of the records only: topics do not count beside their partitions."""
+    await groups.broker.create_topic("orders")
+    names = [*[f"t{number}" for number in range(19_000)], "orders"]
+    response, turns = await ask_beside_canary(
+        groups.broker, OFFSET_COMMIT, 8, group_id="group", topics=committed_topics(*names)
+    )
+    codes = [answer.partitions[0].error_code for answer in response.topics]
+    assert [answer.name for answer in response.topics] == names
+    assert (set(codes[:-1]), codes[-1]) == ({UNKNOWN}, 0)
+    assert turns > 19_000 / 5
+    asked = offset_fetch.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])
+    fetched = await groups.ask(OFFSET_FETCH, 7, group_id="group", topics=[asked])
+    assert fetched.topics[0].partitions[0].committed_offset == 7
+    names = [f"t{number}" for number in range(MAX_ELEMENTS_AT_ONCE)]
+    response = await groups.ask(OFFSET_COMMIT, 8, group_id="group", topics=committed_topics(*names))
+    assert {answer.partitions[0].error_code for answer in response.topics} == {TOO_MANY_OFFSETS}
+
+
+async def test_offsets_of_very_many_topics_are_checked_in_slices_in_a_transaction(groups: GroupBroker) -> None:
+    topics = [
+        txn_offset_commit.TxnOffsetCommitRequestTopic(
+            name=f"t{number}", partitions=[txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=0)]
+        )
+        for number in range(19_000)
+    ]
+    members = {"transactional_id": "id", "group_id": "group", "producer_id": 1, "producer_epoch": 0}
+    response, turns = await ask_beside_canary(groups.broker, TXN_OFFSET_COMMIT, 3, topics=topics, **members)
+    assert {answer.partitions[0].error_code for answer in response.topics} == {UNKNOWN}
+    assert turns > 19_000 / 5
+
+
+async def test_offsets_of_a_topic_that_is_deleted_during_a_large_commit_are_refused(groups: GroupBroker) -> None:
+    broker = groups.broker
+    await broker.create_topic("orders")
+    await broker.create_topic("kept")
+    names = ["orders", "kept", *[f"t{number}" for number in range(2_000)]]
+    responses: list[Any] = []
+    clock = broker.context.clock
+    assert isinstance(clock, StillClock)
+
+    async def commit() -> None:
+        responses.append(await groups.ask(OFFSET_COMMIT, 8, group_id="group", topics=committed_topics(*names)))
+
+    async with trio.open_nursery() as nursery:
+        broker.context.thread_work = cast(ThreadWork, WorkOnTheLoop())
+        clock.ticks = QUARTER_OF_A_SLICE
+        nursery.start_soon(commit)
+        for _ in range(50):  # of about 500 turns
+            await trio.lowlevel.checkpoint()
+        async with turn_of_loop():  # it waits meanwhile
+            assert not responses
+            await broker.controller.delete_topic(name="orders")
+    codes = [answer.partitions[0].error_code for answer in responses[0].topics[:2]]
+    assert codes == [UNKNOWN, 0]
 
 
 class Rounds(trio.abc.Instrument):

@@ -8,6 +8,7 @@ is replaced by a new one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -52,6 +53,7 @@ ANY_VERSION: Final = -1
 # ZooKeeper's jute.maxbuffer is just under 1 MB for a whole packet, including paths and headers.
 MAX_NODE_SIZE: Final = 1_000_000
 _OPERATION_OVERHEAD: Final = 64
+_CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f-\x9f]").search
 
 
 class TreeError(Exception):
@@ -231,7 +233,7 @@ def path_problem(path: str) -> str | None:
         return None
     if any(part in ("", ".", "..") for part in path[1:].split("/")):
         return "has an empty or relative part"
-    if any(ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0 for character in path):
+    if _CONTROL_CHARACTER(path):
         return "has a control character"
     return None
 

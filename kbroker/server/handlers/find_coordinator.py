@@ -16,7 +16,7 @@ from kbroker.protocol.acl_codes import AclOperation
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import find_coordinator as messages
 from kbroker.server.access.permissions import allows_cluster, allows_group, allows_transactional_id
-from kbroker.time_slice import respond_in_slices
+from kbroker.time_slice import end_unless, respond_in_slices
 
 if TYPE_CHECKING:
     from kbroker.coordinator.shard_table import ShardTable
@@ -47,6 +47,7 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 
 
 async def _respond_after(creating: Awaitable[None], context: Context, request: Request) -> Any:
+    end_unless(None)  # a topic is created whole
     await creating
     response = _respond(context, request)
     return await response if response.__class__ is CoroutineType else response

@@ -27,7 +27,7 @@ from kbroker.server.access.permissions import allows_cluster, allows_topic
 from kbroker.server.topics.internal_topics import new_topic
 from kbroker.server.topics.offline_replicas import mark_offline
 from kbroker.server.topics.topic_creation import create_topics
-from kbroker.time_slice import map_in_slices, respond_in_slices
+from kbroker.time_slice import end_unless, map_in_slices, respond_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -212,6 +212,7 @@ def _partition_count(context: Context, new: NewTopic) -> int:
 
 
 async def _create_and_respond(context: Context, request: Request, names: Iterable[str], missing: list[NewTopic]) -> Any:
+    end_unless(None)  # topics are created, and the rest of the rate is given back
     failed: dict[str, int] = {}
     allowed = missing
     if not allows_cluster(context, request, AclOperation.CREATE, quiet=True):

@@ -7,6 +7,7 @@ ILLEGAL_GENERATION (KIP-848).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.coordinator.pending_response import PendingResponse
@@ -17,11 +18,13 @@ from kbroker.protocol.messages import offset_commit as messages
 from kbroker.server.access.permissions import allows_group
 from kbroker.server.coordinators.offset_responses import (
     CommitResponseTypes,
+    check_topics,
     commit_response,
     refuse_partitions,
     refuse_rest,
-    refuse_unknown_and_unauthorized,
 )
+from kbroker.server.requests.request import LongRequest
+from kbroker.time_slice import finish_at_once, finish_in_slices
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
@@ -35,14 +38,20 @@ _TYPES: Final = CommitResponseTypes(
 
 
 def handle(context: Context, request: Request) -> Any:
-    body = request.body
-    if not allows_group(context, request, AclOperation.READ, body.group_id):
+    if not allows_group(context, request, AclOperation.READ, request.body.group_id):
         return refuse(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, None)
-    response = refuse(request, ErrorCode.NONE, None)
-    if body.topics:
-        refuse_unknown_and_unauthorized(context, request, response)
-        if not body.topics:
-            return response
+    steps = _steps(context, request)
+    # Only a large request holds its connection: the commits of a client must not overtake each other.
+    return finish_in_slices(context.clock, steps) if isinstance(request, LongRequest) else finish_at_once(steps)
+
+
+def _steps(context: Context, request: Request) -> Generator[None, None, Any]:
+    """Checks the topics in slices. Everything else happens in the last turn: the group cannot change meanwhile."""
+    body = request.body
+    has_topics = bool(body.topics)
+    response = yield from check_topics(context, request, _TYPES)
+    if has_topics and not body.topics:
+        return response
     try:
         driver = context.groups.shards.find(body.group_id)
         records, refused = driver.shard.offsets.commit(body, request.version, driver.now())

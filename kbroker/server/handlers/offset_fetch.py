@@ -69,7 +69,7 @@ def refuse(request: Request, code: int, message: str | None) -> Any:
 class _Answer:
     """Offsets of one group, as far as they are collected. A refused group has a code and no topics."""
 
-    __slots__ = ("_group_id", "_indexes", "_request", "code", "topics")
+    __slots__ = ("_group_id", "_indexes", "_request", "code", "found", "has_all", "topics")
 
     def __init__(self, request: Request, group_id: str) -> None:
         self._request = request
@@ -77,6 +77,8 @@ class _Answer:
         self._indexes: dict[str, set[int]] = {}
         self.topics: dict[str, Any] = {}
         self.code: int = ErrorCode.NONE
+        self.found: _Offsets | None = None
+        self.has_all = False
 
     def group(self) -> Any:
         return _Group(group_id=self._group_id, error_code=self.code, topics=list(self.topics.values()))
@@ -133,10 +135,11 @@ def _add_topics(
     requested: list[Any] | None,
     answer: _Answer,
 ) -> Iterator[None]:
-    offsets = driver.shard.offsets
-    committed = offsets.committed(group_id)
-    unstable = offsets.unstable_partitions(group_id) if request.body.require_stable else _ALL_STABLE
-    found = _Offsets(committed, unstable)
+    found = answer.found
+    if found is None:
+        offsets = driver.shard.offsets
+        unstable = offsets.unstable_partitions(group_id) if request.body.require_stable else _ALL_STABLE
+        found = answer.found = _Offsets(offsets.committed(group_id), unstable)
     if requested is not None:
         for topic in requested:
             if allows_topic(context, request, AclOperation.DESCRIBE, topic.name):
@@ -146,12 +149,17 @@ def _add_topics(
                 yield from answer.add(topic.name, topic.partition_indexes, _NOTHING, code)
             yield None
         return
+    if answer.has_all:
+        return
+    answer.has_all = True
     by_topic: dict[str, list[int]] = {}
-    for name, index in committed:
+    for name, index in tuple(found.committed):  # others may commit between two slices
         by_topic.setdefault(name, []).append(index)
+        yield None
     for name, indexes in by_topic.items():
         if allows_topic(context, request, AclOperation.DESCRIBE, name):
             yield from answer.add(name, indexes, found)
+        yield None
 
 
 class _Offsets(NamedTuple):

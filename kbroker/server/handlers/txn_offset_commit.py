@@ -6,6 +6,7 @@ v5: adds the group's partition to the transaction; AddOffsetsToTxn is not needed
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.coordinator.pending_response import PendingResponse
@@ -17,12 +18,14 @@ from kbroker.protocol.messages import txn_offset_commit as messages
 from kbroker.server.access.permissions import allows_group, allows_transactional_id
 from kbroker.server.coordinators.offset_responses import (
     CommitResponseTypes,
+    check_topics,
     commit_response,
     refuse_partitions,
     refuse_rest,
-    refuse_unknown_and_unauthorized,
 )
 from kbroker.server.coordinators.transactional_records import Verification, admit_producer, produce_error
+from kbroker.server.requests.request import LongRequest
+from kbroker.time_slice import finish_at_once, finish_in_slices
 
 if TYPE_CHECKING:
     from kbroker.coordinator.shard_driver import ShardDriver
@@ -47,9 +50,14 @@ def handle(context: Context, request: Request) -> Any:
         raise Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not allows_group(context, request, AclOperation.READ, body.group_id):
         raise Refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    response = refuse(request, ErrorCode.NONE, None)
-    refuse_unknown_and_unauthorized(context, request, response)
-    if not body.topics:
+    steps = _steps(context, request)
+    return finish_in_slices(context.clock, steps) if isinstance(request, LongRequest) else finish_at_once(steps)
+
+
+def _steps(context: Context, request: Request) -> Generator[None, None, Any]:
+    """Checks the topics in slices, and begins everything else in the last turn."""
+    response = yield from check_topics(context, request, _TYPES)
+    if not request.body.topics:
         return response
     try:
         validated = _validate(context, request)

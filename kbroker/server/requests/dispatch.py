@@ -30,6 +30,7 @@ from kbroker.server.requests.client_session import ClientSession
 from kbroker.server.requests.controller_apis import CONTROLLER_APIS, only_on_controller
 from kbroker.server.requests.large_messages import (
     FullCollections,
+    end_with_client,
     free_body,
     handle_in_turn,
     has_many_elements,
@@ -45,6 +46,7 @@ from kbroker.server.requests.response_errors import error_counter
 from kbroker.server.requests.thread_work import MAX_THREADS
 from kbroker.server.wire.connection import Connection
 from kbroker.server.wire.request_slot import RequestSlot
+from kbroker.time_slice import Unwanted, check_wanted
 
 __all__ = ["CONSUMER_FETCH", "FOLLOWER_FETCH", "Dispatch"]
 
@@ -160,6 +162,8 @@ class Dispatch:
             async with limit:
                 with self._full_collections:
                     work = self._context.thread_work
+                    end_with_client(route, connection)
+                    check_wanted()  # it may have waited for others
                     request, has_too_many = await read_large_request(work, route, frame, slot, self._reply_soon)
                     request.began = began
                     if route.tally_of is not None:
@@ -167,6 +171,8 @@ class Dispatch:
                     request.tally.received += 1  # not `on_received`: no run handles it
                     if await self._answer_large(request, has_too_many):
                         await free_body(work, request)
+        except Unwanted:  # before it was decoded
+            connection.abandon()
         except PeerError as error:
             connection.drop(str(error))
         except Exception as error:  # of the decoder, or no memory: there is no request that could be answered
@@ -185,6 +191,8 @@ class Dispatch:
             if response is None:
                 return False
             await self._reply(request, response)
+        except Unwanted:
+            request.slot.connection.abandon()
         except PeerError:
             raise
         except Exception as error:
@@ -198,14 +206,19 @@ class Dispatch:
     async def _finish_large(self, request: Request, response: Any) -> None:
         try:
             await self._reply(request, response)
+        except Unwanted:
+            request.slot.connection.abandon()
         except Exception as error:
             self._fail(request, error)
 
     async def _finish(self, request: Request, answering: Awaitable[Any]) -> None:
+        end_with_client(request.route, request.slot.connection)
         try:
             response = await answering
             if response is not None:
                 await self._reply(request, response)
+        except Unwanted:
+            request.slot.connection.abandon()
         except Exception as error:
             self._fail(request, error)
         self.run.write()
@@ -214,6 +227,8 @@ class Dispatch:
         if not has_many_elements(response):
             request.reply_at_once(response)
         else:
+            if not request.route.holds_slices:  # `complete` releases slices
+                check_wanted()
             await reply_at_length(self._context.thread_work, request, response)
 
     def _fail(self, request: Request, error: Exception) -> None:

@@ -22,15 +22,17 @@ from kbroker.protocol.values import Value
 from kbroker.server.requests.request import LongRequest, Request, Route
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.transport import BYTES
-from kbroker.time_slice import turn_of_loop
+from kbroker.time_slice import end_unless, turn_of_loop
 
 if TYPE_CHECKING:
     from kbroker.server.context import Context
     from kbroker.server.requests.thread_work import ThreadWork
+    from kbroker.server.wire.connection import Connection
 
 __all__ = [
     "MAX_ELEMENTS_AT_ONCE",
     "FullCollections",
+    "end_with_client",
     "free_body",
     "handle_in_turn",
     "has_many_elements",
@@ -41,7 +43,10 @@ __all__ = [
 ]
 
 MAX_ELEMENTS_AT_ONCE: Final = 30_000
-"""Elements of a request whose handler does all its work in one turn. Larger requests get an error response."""
+"""Elements of a request whose handler does all its work in one turn. Larger requests get an error response.
+
+Of commits, partitions: as many records are written in one turn. Their topics are checked in slices.
+"""
 
 _MAX_ELEMENTS_DECODED: Final = 5_000  # on the event loop, in a few milliseconds
 _MAX_ELEMENTS_HANDLED: Final = 2_000  # in the turn of their connection, in a few milliseconds
@@ -52,9 +57,10 @@ _HANDLED_IN_SLICES: Final = frozenset(
 )
 # LeaderAndIsr, StopReplica, UpdateMetadata, AlterPartition: their size grows with the cluster.
 _AS_LARGE_AS_THE_CLUSTER: Final = frozenset({4, 5, 6, 56})
+# Requests that change nothing end when their client has left. Others are carried out: they have been received.
+_ENDS_WITH_CLIENT: Final = frozenset({1, 2, 3, 9, 10, 15, 23, 29, 32, 35, 48, 50, 61, 65, 69, 75})
 _UNLIMITED: Final = _HANDLED_IN_SLICES | _AS_LARGE_AS_THE_CLUSTER
-# Kafka refuses a commit of so many offsets with this code too: their records exceed max.message.bytes.
-_CODES: Final = {8: ErrorCode.INVALID_COMMIT_OFFSET_SIZE, 28: ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+_COMMITS: Final = frozenset({8, 28})  # OffsetCommit, TxnOffsetCommit
 _MANY_ELEMENTS: Final = 2_000  # their encoding takes about 2 ms
 _ELEMENTS_PER_STEP: Final = 2_000
 _OWN_REFERENCES: Final = 3  # of the message, of a variable, of the call that counts them: a handler keeps no other
@@ -85,6 +91,15 @@ def max_elements_on_loop(key: int) -> int:
     return _MAX_ELEMENTS_DECODED if key in _UNLIMITED else _MAX_ELEMENTS_HANDLED
 
 
+def end_with_client(route: Route, connection: Connection) -> None:
+    """Ends the work of this task on a request with Unwanted once its client has left, if the request changes nothing.
+
+    Otherwise a client that comes back after each timeout of its own would fill the broker with work.
+    """
+    if route.api.key in _ENDS_WITH_CLIENT:
+        end_unless(lambda: not connection.has_peer_left())
+
+
 async def handle_in_turn(context: Context, request: Request) -> Any:
     """Calls the handler of a large request. One that does its work in one turn takes turns with other large requests.
 
@@ -110,8 +125,12 @@ async def read_large_request(
     quotas = route.quotas
     # With quotas, the decoder of the route measures time, which works on the event loop only.
     decode = route.decode if quotas is None else codec(route.api.request, route.version).decode
-    limit = MAX_ELEMENTS if route.api.key in _UNLIMITED else MAX_ELEMENTS_AT_ONCE
+    key = route.api.key
+    is_commit = key in _COMMITS
+    limit = MAX_ELEMENTS if key in _UNLIMITED else MAX_ELEMENTS_AT_ONCE * (2 if is_commit else 1)
     request.body, has_too_many = await work.run(partial(_decode, decode, frame, position, limit))
+    if is_commit and not has_too_many:
+        has_too_many = sum(len(topic.partitions) for topic in request.body.topics) >= MAX_ELEMENTS_AT_ONCE
     if quotas is not None:
         quotas.begin_large(len(frame))
     return request, has_too_many
@@ -132,7 +151,9 @@ async def refuse_at_length(
     work: ThreadWork, request: Request, refuse: Callable[[Request, int, str | None], Any]
 ) -> Any:
     """Returns the response of `refuse`, which is called in a thread: it has an element for each of the request's."""
-    code = _CODES.get(request.route.api.key, ErrorCode.INVALID_REQUEST)
+    # Kafka refuses a commit of so many offsets with this code too: their records exceed max.message.bytes.
+    is_commit = request.route.api.key in _COMMITS
+    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_commit else ErrorCode.INVALID_REQUEST
     message = f"The request has more than {MAX_ELEMENTS_AT_ONCE} elements. Send several smaller requests."
     return await work.run(partial(_refuse, refuse, request, code, message))
 

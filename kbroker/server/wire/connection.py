@@ -30,6 +30,7 @@ from kbroker.config.endpoints import format_address
 from kbroker.errors import PeerError, StorageFailure
 from kbroker.protocol.framing import BASE_BUFFER_SIZE, FrameReader
 from kbroker.server.wire.deadlines import Deadline, Deadlines
+from kbroker.server.wire.hangup import has_hung_up
 from kbroker.server.wire.network import Network
 from kbroker.server.wire.request_slot import RequestSlot
 from kbroker.server.wire.send_queue import BLOCKED, READING_AHEAD, SendQueue
@@ -95,6 +96,7 @@ class Connection:
         "_charged",
         "_ending",
         "_handle",
+        "_is_abandoned",
         "_marked_at",
         "_mute_deadline",
         "_muted_until",
@@ -151,6 +153,7 @@ class Connection:
         self._reading = READING
         self._watched = _FOR_READING
         self._ending = OPEN
+        self._is_abandoned = False
         self._run_state = OUTSIDE
         self._mute_deadline: Deadline | None = None  # None: not muted
         self._muted_until = 0.0
@@ -174,6 +177,10 @@ class Connection:
 
     def fileno(self) -> int:
         return self._transport.fileno()
+
+    def has_peer_left(self) -> bool:
+        """Whether the peer has closed its side. It asks the kernel, also while the connection does not read."""
+        return self._ending == CLOSED or has_hung_up(self._transport.fileno())
 
     # Called by the watcher, within a run
 
@@ -327,8 +334,14 @@ class Connection:
 
     def finish(self, *, drop_parked: bool = False) -> None:
         """Stops reading; closes once all responses are sent. `drop_parked`: sends only complete responses."""
-        self._ending = max(self._ending, DROPPING if drop_parked else FINISHING)
+        self._ending = max(self._ending, DROPPING if drop_parked or self._is_abandoned else FINISHING)
         self._settle()
+
+    def abandon(self) -> None:
+        """Notes that a request gets no response, because the peer has left. The end of the stream will close it."""
+        self._is_abandoned = True
+        if self._ending == FINISHING:  # then nothing is read, and no response is waited for
+            self.finish(drop_parked=True)
 
     def close(self) -> None:
         if self._ending == CLOSED:

@@ -67,9 +67,16 @@ class Peer:
         self.peer_host = "192.0.2.7"
         self.session = ClientSession()
         self.is_closed = False
+        self.is_abandoned = False
         self.muted_seconds = 0.0
         self.holds = 0
         self.answered = trio.Event()
+
+    def has_peer_left(self) -> bool:
+        return self.is_closed
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
 
     def on_slot_done(self, slot: RequestSlot) -> None:
         self.answered.set()
