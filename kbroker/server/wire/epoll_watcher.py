@@ -59,6 +59,7 @@ class EpollWatcher:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._accepting: dict[int, socket.socket] = {}
+        self._sockets: dict[int, Callable[[], None]] = {}  # of other tasks
         self._due: dict[Connection, None] = {}
         self._left_events: list[tuple[int, int]] = []  # of a round that ended early
         self._is_awake = False
@@ -88,6 +89,18 @@ class EpollWatcher:
 
     def read_ahead(self, file_slice: SendableSlice, position: int, size: int, done: Callable[[], None]) -> None:
         self._read_ahead.start(file_slice, position, size, done)
+
+    # Called by fetchers of replicas
+
+    def add(self, descriptor: int, on_readable: Callable[[], None]) -> None:
+        """Calls `on_readable`, which must not raise, in a run while this socket has bytes to read, until `remove`."""
+        if not self._epoll.closed:  # otherwise the broker stops, and cancels those who wait
+            self._sockets[descriptor] = on_readable
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    def remove(self, descriptor: int) -> None:
+        if self._sockets.pop(descriptor, None) is not None and not self._epoll.closed:
+            self._epoll.unregister(descriptor)
 
     # Called by the server
 
@@ -141,7 +154,7 @@ class EpollWatcher:
         monotonic = self._network.clock.monotonic
         spinning = self._spinning
         began = now = monotonic()
-        end = began + spinning.seconds(now)
+        end = began + (spinning.seconds(now) if self._network.may_spin else 0.0)
         while now < end:
             if events := poll(0, _EVENTS_PER_ROUND):
                 spinning.on_hit()
@@ -210,6 +223,10 @@ class EpollWatcher:
                     call(connection, connection.on_readable)
 
     def _on_other_event(self, descriptor: int) -> None:
+        on_readable = self._sockets.get(descriptor)
+        if on_readable is not None:
+            on_readable()
+            return
         if descriptor == self._wakeup:
             os.eventfd_read(self._wakeup)
             return

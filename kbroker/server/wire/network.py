@@ -76,6 +76,7 @@ class Network:
         "limits",
         "load",
         "logins",
+        "may_spin",
         "now",
         "quotas",
         "reports",
@@ -97,6 +98,8 @@ class Network:
         self.logins = PendingLogins(limits.max_login_ms / 1000)
         self.is_loop_shared = False
         """Whether another task of this loop waits for sockets. Then a watcher may wait only in trio."""
+        self.may_spin = True
+        """Whether a watcher may poll without sleeping: not while the next event comes from another broker."""
 
     def sweep(self) -> None:
         """Closes idle connections, shrinks unused buffers, and closes stalled connections if others wait for memory."""
