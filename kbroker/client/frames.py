@@ -81,6 +81,8 @@ class Frames:
 
     async def receive(self) -> bytes | memoryview:
         """Receives a frame. Raises PeerError if its size is out of bounds, and ConnectionFailed at the end."""
+        if self.is_watched:
+            return await self._receive_watched()
         self._move_to_front()
         await self._fill(_LENGTH.size)
         end = self._frame_end()
@@ -98,6 +100,8 @@ class Frames:
         assert self._socket is not None
         assert self._watch is not None
         self._watched = self._socket.fileno()
+        if self._watched < 0:
+            raise trio.ClosedResourceError("this connection was closed")
         self._watch.add(self._watched, on_readable)
 
     def unlisten(self) -> None:
@@ -117,11 +121,14 @@ class Frames:
         except OSError as failure:
             raise _broken(failure) from failure
         self._received(count)
+        return self._whole_frame()
+
+    # Inside
+
+    def _whole_frame(self) -> bytes | memoryview | None:
         if self._end < _LENGTH.size or self._end < (end := self._frame_end()):
             return None
         return self._frame(end)
-
-    # Inside
 
     def _frame_end(self) -> int:
         """Returns where the frame ends, the length of which has arrived. Raises PeerError if it is out of bounds."""
@@ -178,28 +185,42 @@ class Frames:
             try:
                 if self._socket.fileno() < 0:
                     raise trio.ClosedResourceError("this connection was closed")
-                await self._wait_readable(self._socket)
+                await trio.lowlevel.wait_readable(self._socket)
                 return os.readv(self._socket.fileno(), [free])
             except BlockingIOError:  # something was readable for a moment: a packet with a wrong checksum
                 continue
             except OSError as failure:
                 raise _broken(failure) from failure
 
-    async def _wait_readable(self, sock: trio.socket.SocketType) -> None:
-        if self._watch is None:
-            await trio.lowlevel.wait_readable(sock)
-            return
-        is_readable = trio.Event()
+    async def _receive_watched(self) -> bytes | memoryview:
+        """Waits for a whole frame: the task wakes up once, however many pieces arrive."""
+        self._move_to_front()
+        frame = self._whole_frame()  # it arrived with the one before
+        if frame is not None:
+            return frame
+        is_over = trio.Event()
+        arrived: list[bytes | memoryview] = []
+        failures: list[Exception] = []
 
-        def wake() -> None:
-            self.unlisten()  # at once: the watch would report these bytes until the task has read them
-            is_readable.set()
+        def on_readable() -> None:
+            try:
+                frame = self.take()
+                if frame is None:
+                    return
+                arrived.append(frame)
+            except Exception as failure:  # the task raises it
+                failures.append(failure)
+            self.unlisten()
+            is_over.set()
 
-        self.listen(wake)
+        self.listen(on_readable)
         try:
-            await is_readable.wait()
+            await is_over.wait()
         finally:
             self.unlisten()
+        if failures:
+            raise failures[0]
+        return arrived[0]
 
 
 def _broken(failure: OSError) -> trio.BrokenResourceError:

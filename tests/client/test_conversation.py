@@ -150,6 +150,27 @@ async def test_a_conversation_may_follow_another_and_single_requests() -> None:
             assert (await connection.converse(DELETE_TOPICS, Asker().go_on, timeout_ms=1)).throttle_time_ms == SEVERAL
 
 
+async def test_a_response_may_arrive_with_the_one_before() -> None:
+    async def peer(stream: trio.SocketStream) -> None:
+        request = await read_request(stream)
+        assert request is not None
+        asked, version, correlation_id, _body = request
+        frames = [answer_frame(asked, version, correlation_id + number, response_of(number)) for number in range(2)]
+        await stream.send_all(b"".join(frames))
+
+    async with connected_to(peer) as connection:
+        for number in range(2):
+            assert (await connection.send(DELETE_TOPICS, timeout_ms=1)).throttle_time_ms == number
+
+
+async def test_a_request_over_a_closed_connection_is_refused() -> None:
+    async with connected_to(answers()) as connection:
+        await connection.send(DELETE_TOPICS, timeout_ms=1)
+        await connection.aclose()
+        with pytest.raises(ConnectionFailed, match="closed"):
+            await connection.send(DELETE_TOPICS, timeout_ms=1)
+
+
 async def test_a_request_too_large_for_the_socket_is_sent_by_the_task() -> None:
     names = ["t" * 30_000 for _ in range(500)]
 
