@@ -322,7 +322,7 @@ class _Broker:
                 background.start_soon(context.transactions.run)
                 await background.start(server.run)
                 if status.fetchers is not None:
-                    status.fetchers.watch = server.socket_watch
+                    status.fetchers.watch = self._builder.watch = server.socket_watch
                     background.start_soon(status.fetchers.run)
                 if self._member is not None:
                     await self._member.wait_metadata_received()
@@ -422,7 +422,7 @@ class _Broker:
         is_encrypted = self._security is not None and self._security.tls is not None
 
         def on_busy(is_busy: bool) -> None:
-            network.may_spin = not is_busy
+            network.has_peers = is_busy
             network.is_loop_shared = is_busy and (is_encrypted or server.is_portable)
 
         fetchers = new_fetchers(

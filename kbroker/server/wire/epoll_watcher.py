@@ -120,7 +120,8 @@ class EpollWatcher:
             while self._call_ready(self._next_events()) or self._call_next():
                 now = self._now
                 if now >= end:
-                    if now - began >= _LONGEST_STRETCH_SECONDS or not self._is_only_task():
+                    is_long = now - began >= _LONGEST_STRETCH_SECONDS or self._network.has_peers
+                    if is_long or not self._is_only_task():
                         break
                     end = now + _STRETCH_SECONDS
 
@@ -154,7 +155,7 @@ class EpollWatcher:
         monotonic = self._network.clock.monotonic
         spinning = self._spinning
         began = now = monotonic()
-        end = began + (spinning.seconds(now) if self._network.may_spin else 0.0)
+        end = began + (0.0 if self._network.has_peers else spinning.seconds(now))
         while now < end:
             if events := poll(0, _EVENTS_PER_ROUND):
                 spinning.on_hit()
