@@ -7,7 +7,8 @@ response could not be matched with its request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ import trio
 
 from kbroker.client.address import Address
 from kbroker.client.failures import ConnectionFailed, CouldNotConnect, HandshakeFailed, NotServed
-from kbroker.client.frames import Frames
+from kbroker.client.frames import Frames, SocketWatch
 from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
@@ -61,6 +62,7 @@ class BrokerConnection:
         client_id: str = SOFTWARE,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         lends: bool = False,
+        watch: SocketWatch | None = None,
     ) -> None:
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
@@ -69,13 +71,13 @@ class BrokerConnection:
         """The finalized features of the cluster: name -> level. Empty if the broker does not know features."""
         self.supported_features: dict[str, tuple[int, int]] = {}
         """Name -> lowest and highest level that the broker supports."""
-        self._frames = Frames(stream, address, max_bytes=max_response_bytes, lends=lends)
+        self._frames = Frames(stream, address, max_bytes=max_response_bytes, lends=lends, watch=watch)
         self._client_id = client_id
         self._sending = trio.Lock()
         self._correlation_id = 0
         self._last_turn: trio.Event | None = None
         self._login: ClientLogin | None = None
-        self._renew_login_at = float("inf")  # on trio's clock
+        self._renew_login_at = math.inf  # on trio's clock
         self._failure: str | None = None
 
     @property
@@ -143,7 +145,7 @@ class BrokerConnection:
         began = trio.current_time()
         lifetime_ms = await log_in(self.address, login, self._ask)
         self._login = login
-        self._renew_login_at = began + _RENEWAL * lifetime_ms / 1000 if lifetime_ms else float("inf")
+        self._renew_login_at = began + _RENEWAL * lifetime_ms / 1000 if lifetime_ms else math.inf
 
     async def _renew_login(self) -> None:
         """Logs in again if the session ends soon. Called with the send lock held: no request may come in between."""
@@ -178,6 +180,53 @@ class BrokerConnection:
         """
         version = self.version_of(api, at_least=at_least, at_most=at_most)
         return await self._exchange(api, version, members, timeout_s)
+
+    async def converse(
+        self,
+        api: Api,
+        go_on: Callable[[Any], dict[str, Any] | None],
+        /,
+        *,
+        at_least: int = 0,
+        timeout_s: float = REQUEST_SECONDS,
+        **members: Any,
+    ) -> Any:
+        """Like `send`; then sends requests with the members that `go_on` returns for each response, until it is None.
+
+        Returns the last response. Over a watched socket, `go_on` is not called by this task, and must not raise.
+        """
+        version = self.version_of(api, at_least=at_least)
+        while True:
+            response = await self._exchange(api, version, members, timeout_s)
+            following = go_on(response)
+            if following is None:
+                return response
+            members = following
+            if self._frames.is_watched and self._renew_login_at == math.inf:
+                return await self._hold(api, version, members, timeout_s, go_on)
+
+    async def _hold(
+        self,
+        api: Api,
+        version: int,
+        members: dict[str, Any],
+        timeout_s: float,
+        go_on: Callable[[Any], dict[str, Any] | None],
+    ) -> Any:
+        from kbroker.client.conversation import Conversation  # of followers only
+
+        conversation = Conversation(
+            self._frames,
+            lambda members: self._encode(api, version, members),
+            lambda frame: self._decode(api, version, self._correlation_id, frame),
+            go_on,
+        )
+        with self._ending_on_failure(timeout_s, is_limited=False):
+            await self._begin_sending()
+            try:
+                return await conversation.hold(members, timeout_s)
+            finally:
+                self._sending.release()
 
     async def send_oneway(
         self,
@@ -231,9 +280,9 @@ class BrokerConnection:
             raise ConnectionFailed(self.address, self._failure)
 
     @contextmanager
-    def _ending_on_failure(self, timeout_s: float) -> Iterator[None]:
+    def _ending_on_failure(self, timeout_s: float, *, is_limited: bool = True) -> Iterator[None]:
         try:
-            with trio.fail_after(timeout_s):
+            with trio.fail_after(timeout_s if is_limited else math.inf):
                 self._check_open()
                 yield
         except trio.TooSlowError:
@@ -312,6 +361,7 @@ async def connect(
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     security: ConnectionSecurity | None = None,
     lends: bool = False,
+    watch: SocketWatch | None = None,
 ) -> BrokerConnection:
     """Connects, negotiates versions, and logs in. The caller closes the connection with `aclose`.
 
@@ -319,7 +369,7 @@ async def connect(
     """
     stream = await _open_stream(address, timeout_s, security)
     connection = BrokerConnection(
-        stream, address, client_id=client_id, max_response_bytes=max_response_bytes, lends=lends
+        stream, address, client_id=client_id, max_response_bytes=max_response_bytes, lends=lends, watch=watch
     )
     try:
         await connection.negotiate(timeout_s)
@@ -362,6 +412,7 @@ async def open_connection(
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     security: ConnectionSecurity | None = None,
     lends: bool = False,
+    watch: SocketWatch | None = None,
 ) -> AsyncIterator[BrokerConnection]:
     connection = await connect(
         address,
@@ -370,6 +421,7 @@ async def open_connection(
         max_response_bytes=max_response_bytes,
         security=security,
         lends=lends,
+        watch=watch,
     )
     try:
         yield connection

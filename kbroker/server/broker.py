@@ -319,11 +319,13 @@ class _Broker:
                 if self._member is not None:
                     background.start_soon(context.producer_ids.keep_reserve)
                     background.start_soon(LagWatch(self._replicas.peers, self._clock).run)
-                    status.fetchers = self._fetchers(network)
-                    background.start_soon(status.fetchers.run)
+                    status.fetchers = self._fetchers(network, server)
                 background.start_soon(context.groups.run)
                 background.start_soon(context.transactions.run)
                 await background.start(server.run)
+                if status.fetchers is not None:
+                    status.fetchers.watch = self._builder.watch = server.socket_watch
+                    background.start_soon(status.fetchers.run)
                 if self._member is not None:
                     await self._member.wait_metadata_received()
                     background.start_soon(self._rename_strays, self._member)
@@ -417,16 +419,18 @@ class _Broker:
         fields = {"listeners": names, "start_seconds": round(seconds, 3)}
         logger.info("Started in %.2f s, listening on %s", seconds, ", ".join(names), extra=fields)
 
-    def _fetchers(self, network: Network) -> ReplicaFetchers:
+    def _fetchers(self, network: Network, server: SocketServer) -> ReplicaFetchers:
         controller = self._controller
+        is_encrypted = self._security is not None and self._security.tls is not None
 
-        def share_loop(is_shared: bool) -> None:
-            network.is_loop_shared = is_shared
+        def on_busy(is_busy: bool) -> None:
+            network.has_peers = is_busy
+            network.is_loop_shared = is_busy and (is_encrypted or server.is_portable)
 
         fetchers = new_fetchers(
             self._replicas.table, self._flusher, self._config, self._clock, self._broker_id, self._security
         )
-        fetchers.on_busy = share_loop
+        fetchers.on_busy = on_busy
         fetchers.checkpoint = self._replicas.log_dirs.checkpoint
         fetchers.on_image(controller.image, [TopicAdded(topic) for topic in controller.image.topics.values()])
         controller.add_listener(fetchers.on_image)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from kbroker.replication.partition_table import PartitionTable
 
 if TYPE_CHECKING:
     from kbroker.client.connection_security import ConnectionSecurity
+    from kbroker.client.frames import SocketWatch
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.controller.trees.zookeeper_tree import ZooKeeperTree
     from kbroker.coordinator.broker_channels import Connect
@@ -117,11 +117,13 @@ def _inter_broker_login(config: BrokerConfig) -> ClientLogin:
     return login_of_jaas(mechanism, listener_config.sasl_jaas_config.value, source=source)
 
 
-def connect_to_broker(security: ConnectionSecurity | None) -> Connect:
-    """Returns the function that connects to the listener between brokers."""
+def connect_to_broker(
+    security: ConnectionSecurity | None, watch: Callable[[], SocketWatch | None] = lambda: None
+) -> Connect:
+    """Returns the function that connects to the listener between brokers. `watch` is called for each connection."""
     from kbroker.client.connection import connect
 
-    return partial(connect, security=security)
+    return lambda address, **options: connect(address, security=security, watch=watch(), **options)
 
 
 def new_member(

@@ -41,6 +41,7 @@ from kbroker.server.wire.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from kbroker.client.connection_security import ConnectionSecurity
+    from kbroker.client.frames import SocketWatch
     from kbroker.controller.cluster.cluster_member import ClusterMember
     from kbroker.controller.token_store import TokenStore
     from kbroker.server.access.acls import AclAccess
@@ -65,6 +66,8 @@ class ContextBuilder:
 
         `tokens`: None without delegation tokens.
         """
+        self.watch: SocketWatch | None = None
+        """Watches the sockets of transaction coordinators to other brokers. None: trio does."""
         self._acls = acls
         self._tokens = tokens
         self._broker_id = broker_id
@@ -163,7 +166,7 @@ class ContextBuilder:
             broker_id=self._broker_id,
             listener_name=config.inter_broker_endpoint.name,
             timeout_s=config.request_timeout_ms / 1000,
-            connect=None if self._member is None else connect_to_broker(self._security),
+            connect=None if self._member is None else connect_to_broker(self._security, lambda: self.watch),
         )
         transactions = TransactionCoordinator(
             broker_id=self._broker_id,

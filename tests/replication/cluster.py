@@ -128,10 +128,12 @@ class Node:
                     self.groups, self.transactions = context.groups, context.transactions
                     server = SocketServer(Network(Dispatch(context), ConnectionLimits(), SystemClock()))
                     self.port = server.listen("PLAINTEXT", host="127.0.0.1", port=0).port
-                    works = (context.deadlines.run, flusher.run, fetchers.run, LagWatch(self.peers, clock).run)
+                    works = (context.deadlines.run, flusher.run, LagWatch(self.peers, clock).run)
                     for work in (*works, self.groups.run, self.transactions.run):
                         nursery.start_soon(work)
                     await nursery.start(server.run)
+                    fetchers.watch = server.socket_watch
+                    nursery.start_soon(fetchers.run)
                     task_status.started()
         finally:
             self.is_up = False

@@ -16,7 +16,7 @@ from kbroker.protocol.registry import api
 from kbroker.replication.fetching.incremental_fetch import FetchKey, FetchPosition, IncrementalFetch
 from kbroker.replication.partition import Partition
 
-__all__ = ["LeaderEndpoint"]
+__all__ = ["FetchMembers", "LeaderEndpoint"]
 
 _FETCH: Final = api(1)
 _LIST_OFFSETS: Final = api(2)
@@ -26,28 +26,37 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 
 
+FetchMembers = dict[str, Any]
+
+
 class LeaderEndpoint:
     def __init__(
         self, connection: BrokerConnection, config: BrokerConfig, *, broker_id: int, broker_epoch: Callable[[], int]
     ) -> None:
+        self.address = connection.address
         self._connection = connection
         self._config = config
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self.session = IncrementalFetch()
 
-    async def fetch(self, positions: Mapping[FetchKey, FetchPosition], *, max_wait_ms: int) -> Any:
-        """Sends a Fetch for these partitions in the session, and returns the response."""
+    async def fetch(self, asked: FetchMembers, go_on: Callable[[Any], FetchMembers | None]) -> Any:
+        """Sends a Fetch, then those that `go_on` returns for each response. Returns the last response."""
+        timeout_s = (self._config.replica_socket_timeout_ms + asked["max_wait_ms"]) / 1000
+        return await self._connection.converse(_FETCH, go_on, at_least=_TOPIC_IDS_SINCE, timeout_s=timeout_s, **asked)
+
+    def ask(self, positions: Mapping[FetchKey, FetchPosition], *, max_wait_ms: int) -> FetchMembers:
+        """Returns the next Fetch of the session, for these partitions."""
         changed, forgotten = self.session.next(positions)
-        return await self._fetch(changed, forgotten, max_wait_ms)
+        return self._members(changed, forgotten, max_wait_ms)
 
-    async def fetch_again(self, positions: Mapping[FetchKey, FetchPosition], *, max_wait_ms: int) -> Any:
-        """Like `fetch`, for the partitions of the last fetch, of which only these may have another position."""
-        return await self._fetch(self.session.next_of(positions), [], max_wait_ms)
+    def ask_again(self, positions: Mapping[FetchKey, FetchPosition], *, max_wait_ms: int) -> FetchMembers:
+        """Like `ask`, for the partitions of the last fetch, of which only these may have another position."""
+        return self._members(self.session.next_of(positions), [], max_wait_ms)
 
-    async def _fetch(
+    def _members(
         self, changed: Mapping[FetchKey, FetchPosition], forgotten: Iterable[FetchKey], max_wait_ms: int
-    ) -> Any:
+    ) -> FetchMembers:
         config, session = self._config, self.session
         topics: dict[bytes, Any] = {}
         for (topic_id, index), position in changed.items():
@@ -64,22 +73,19 @@ class LeaderEndpoint:
                     partition_max_bytes=config.replica_fetch_max_bytes,
                 )
             )
-        return await self._connection.send(
-            _FETCH,
-            at_least=_TOPIC_IDS_SINCE,
-            timeout_s=(config.replica_socket_timeout_ms + max_wait_ms) / 1000,
-            replica_id=self._broker_id,
-            replica_state=fetch.ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
-            max_wait_ms=max_wait_ms,
-            min_bytes=config.replica_fetch_min_bytes,
-            max_bytes=config.replica_fetch_response_max_bytes,
-            session_id=session.session_id,
-            session_epoch=session.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=[
+        return {
+            "replica_id": self._broker_id,
+            "replica_state": fetch.ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
+            "max_wait_ms": max_wait_ms,
+            "min_bytes": config.replica_fetch_min_bytes,
+            "max_bytes": config.replica_fetch_response_max_bytes,
+            "session_id": session.session_id,
+            "session_epoch": session.epoch,
+            "topics": list(topics.values()),
+            "forgotten_topics_data": [
                 fetch.ForgottenTopic(topic_id=topic_id, partitions=[index]) for topic_id, index in forgotten
             ],
-        )
+        }
 
     async def end_offset(self, partition: Partition) -> int:
         """Returns the leader's log end offset. Raises BrokerRefusal if it does not lead any more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from kbroker.client.address import Address
 from kbroker.client.connection import open_connection
 from kbroker.client.connection_security import ConnectionSecurity
 from kbroker.client.failures import BrokerRefusal, ConnectionFailed, NotServed
+from kbroker.client.frames import SocketWatch
 from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
 from kbroker.errors import PeerError, StorageFailure
@@ -25,7 +27,7 @@ from kbroker.log.leader_epochs import EpochEntry
 from kbroker.protocol.error_codes import ErrorCode, error_code
 from kbroker.protocol.record_batch import InvalidBatch
 from kbroker.replication.fetching.incremental_fetch import FetchKey, FetchPosition
-from kbroker.replication.fetching.leader_endpoint import LeaderEndpoint
+from kbroker.replication.fetching.leader_endpoint import FetchMembers, LeaderEndpoint
 from kbroker.replication.flusher import Flusher
 from kbroker.replication.follower_view import restart_after
 from kbroker.replication.partition import Partition
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 _FIRST_DELAY_SECONDS: Final = 0.02
 # So often all partitions are looked at: the start of a log moves without a fetch.
 _ALL_POSITIONS_SECONDS: Final = 0.5
+_MAX_IN_ONE_STEP: Final = 100  # partitions of a response
 _SESSION_ERRORS: Final = frozenset(
     (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -95,6 +98,7 @@ class LeaderFetcher:
         address: Callable[[int], Address | None],
         checkpoint: Callable[[], Awaitable[None]],
         security: ConnectionSecurity | None = None,
+        watch: Callable[[], SocketWatch | None] = lambda: None,
     ) -> None:
         self.leader_id = leader_id
         self._flusher = flusher
@@ -116,6 +120,9 @@ class LeaderFetcher:
         self._keys: dict[tuple[str, int], FetchKey] = {}
         self._has_changed = trio.Event()
         self._is_reachable = True  # as logged last
+        self._sent_at = 0.0  # the last fetch
+        self._is_taken = False  # the last response
+        self._watch = watch
         self.stats = FetcherStats()
 
     @property
@@ -157,7 +164,9 @@ class LeaderFetcher:
             if address is None:
                 raise ConnectionFailed(address, f"broker {self.leader_id} is not registered")
             client_id = f"broker-{self._broker_id}-fetcher-0"
-            async with open_connection(address, client_id=client_id, security=self._security, lends=True) as connection:
+            async with open_connection(
+                address, client_id=client_id, security=self._security, lends=True, watch=self._watch()
+            ) as connection:
                 leader = LeaderEndpoint(
                     connection, self._config, broker_id=self._broker_id, broker_epoch=self._broker_epoch
                 )
@@ -196,22 +205,86 @@ class LeaderFetcher:
             resume_at = min((state.resume_at for state in self._states.values()), default=0.0)
             await self._back_off(max(resume_at - trio.current_time(), 0.001))
             return
-        sent_at = self._clock.monotonic()
+        max_wait_ms = self._max_wait_ms(positions)
         if is_of_all:
-            response = await leader.fetch(positions, max_wait_ms=self._max_wait_ms(positions))
+            asked = leader.ask(positions, max_wait_ms=max_wait_ms)
         else:
-            response = await leader.fetch_again(self._look_at_touched(), max_wait_ms=self._max_wait_ms(positions))
-        touched = self._touched = {}
+            asked = leader.ask_again(self._look_at_touched(), max_wait_ms=max_wait_ms)
+        self._sent_at = self._clock.monotonic()
+        self._is_taken = False
+        response = await leader.fetch(asked, partial(self._go_on, leader))
+        if not self._is_taken and not await self._take(leader, response):
+            return
+        if self._has_lowered_recovery_point:
+            # Before the next append: after a crash, recovery trusts everything below the checkpointed recovery point.
+            self._has_lowered_recovery_point = False
+            await self._checkpoint()
+        await self._wait_flushed(self._states if is_of_all else self._touched)
+
+    def _go_on(self, leader: LeaderEndpoint, response: Any) -> FetchMembers | None:
+        """Takes a usual response, and returns the next fetch. Returns None if the task must go on instead."""
+        if not self._is_usual(leader, response):
+            return None
+        self._is_taken = True
+        self._on_answer(leader, response)
+        positions, touched = self._positions, self._touched
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = (topic.topic_id, data.partition_index)
+                state = touched[key] = self._states[key]
+                if _is_current(state.partition, positions[key]):
+                    self._guard(state, data, self._process)
+        if (
+            self._has_lowered_recovery_point
+            or not self._may_look_at_touched(leader)
+            or self._address(self.leader_id) != leader.address
+        ):
+            return None
+        asked = leader.ask_again(self._look_at_touched(), max_wait_ms=self._max_wait_ms(positions))
+        self._is_taken = False
+        self._sent_at = self._clock.monotonic()
+        return asked
+
+    def _is_usual(self, leader: LeaderEndpoint, response: Any) -> bool:
+        """Whether the response can be taken in one step: few partitions, no error, nothing to truncate or to fsync."""
+        if response.error_code or not response.session_id:
+            return False
+        count = 0
+        for topic in response.responses:
+            count += len(topic.partitions)
+            if count > _MAX_IN_ONE_STEP:
+                return False
+            for data in topic.partitions:
+                key = (topic.topic_id, data.partition_index)
+                state = self._states.get(key)
+                if (
+                    data.error_code
+                    or data.diverging_epoch.end_offset >= 0
+                    or state is None
+                    or state.partition.is_durable
+                    or key not in self._positions
+                ):
+                    return False
+        return True
+
+    def _on_answer(self, leader: LeaderEndpoint, response: Any) -> None:
+        self._touched = {}
         self.stats.requests += 1
-        self.stats.times.observe((self._clock.monotonic() - sent_at) * 1000)
+        self.stats.times.observe((self._clock.monotonic() - self._sent_at) * 1000)
+        if not response.error_code:
+            self._is_reachable = True
+            leader.session.on_answer(response.session_id)
+
+    async def _take(self, leader: LeaderEndpoint, response: Any) -> bool:
+        """Takes any response, in time slices. Returns False if its session has ended."""
+        self._on_answer(leader, response)
         code = error_code(response.error_code)
         if code in _SESSION_ERRORS:
             leader.session.reset()
-            return
+            return False
         if code:
             raise BrokerRefusal(code, f"a fetch from broker {self.leader_id}")
-        self._is_reachable = True
-        leader.session.on_answer(response.session_id)
+        positions, touched = self._positions, self._touched
         out_of_range: list[tuple[_PartitionFetchState, FetchPosition]] = []
         time_slice = TimeSlice(self._clock)
         for topic in response.responses:
@@ -230,11 +303,7 @@ class LeaderFetcher:
                 await time_slice.checkpoint_if_over()
         for state, position in out_of_range:
             await self._handle_out_of_range(leader, state, position)
-        if self._has_lowered_recovery_point:
-            # Before the next append: after a crash, recovery trusts everything below the checkpointed recovery point.
-            self._has_lowered_recovery_point = False
-            await self._checkpoint()
-        await self._wait_flushed(self._states if is_of_all else touched)
+        return True
 
     def _may_look_at_touched(self, leader: LeaderEndpoint) -> bool:
         """Whether the next fetch has the partitions of the last one, and all positions but those touched are known."""

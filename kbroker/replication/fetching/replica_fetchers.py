@@ -12,6 +12,7 @@ import trio
 
 from kbroker.client.address import Address
 from kbroker.client.connection_security import ConnectionSecurity
+from kbroker.client.frames import SocketWatch
 from kbroker.clock import Clock
 from kbroker.config.broker import BrokerConfig
 from kbroker.controller.changes import Change, PartitionsChanged, TopicAdded, TopicRemoved
@@ -45,6 +46,8 @@ class ReplicaFetchers:
         """Writes the recovery points after truncations: `LogDirs.checkpoint`."""
         self.security: ConnectionSecurity | None = None
         """Needed by the listener between brokers; None if it is PLAINTEXT."""
+        self.watch: SocketWatch | None = None
+        """Watches the sockets of the fetchers. None: trio does."""
 
     def __iter__(self) -> Iterator[LeaderFetcher]:
         return iter(self._fetchers.values())
@@ -90,6 +93,7 @@ class ReplicaFetchers:
                 address=self._address,
                 checkpoint=lambda: self.checkpoint(),
                 security=self.security,
+                watch=lambda: self.watch,
             )
             fetcher.stats = self._stats.setdefault(leader, fetcher.stats)
             self.on_busy(True)

@@ -59,6 +59,7 @@ class EpollWatcher:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._accepting: dict[int, socket.socket] = {}
+        self._sockets: dict[int, Callable[[], None]] = {}  # of other tasks
         self._due: dict[Connection, None] = {}
         self._left_events: list[tuple[int, int]] = []  # of a round that ended early
         self._is_awake = False
@@ -89,6 +90,18 @@ class EpollWatcher:
     def read_ahead(self, file_slice: SendableSlice, position: int, size: int, done: Callable[[], None]) -> None:
         self._read_ahead.start(file_slice, position, size, done)
 
+    # Called by fetchers of replicas
+
+    def add(self, descriptor: int, on_readable: Callable[[], None]) -> None:
+        """Calls `on_readable`, which must not raise, in a run while this socket has bytes to read, until `remove`."""
+        if not self._epoll.closed:  # otherwise the broker stops, and cancels those who wait
+            self._sockets[descriptor] = on_readable
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    def remove(self, descriptor: int) -> None:
+        if self._sockets.pop(descriptor, None) is not None and not self._epoll.closed:
+            self._epoll.unregister(descriptor)
+
     # Called by the server
 
     async def run(self) -> None:
@@ -107,7 +120,8 @@ class EpollWatcher:
             while self._call_ready(self._next_events()) or self._call_next():
                 now = self._now
                 if now >= end:
-                    if now - began >= _LONGEST_STRETCH_SECONDS or not self._is_only_task():
+                    is_long = now - began >= _LONGEST_STRETCH_SECONDS or self._network.has_peers
+                    if is_long or not self._is_only_task():
                         break
                     end = now + _STRETCH_SECONDS
 
@@ -141,7 +155,7 @@ class EpollWatcher:
         monotonic = self._network.clock.monotonic
         spinning = self._spinning
         began = now = monotonic()
-        end = began + spinning.seconds(now)
+        end = began + (0.0 if self._network.has_peers else spinning.seconds(now))
         while now < end:
             if events := poll(0, _EVENTS_PER_ROUND):
                 spinning.on_hit()
@@ -210,6 +224,10 @@ class EpollWatcher:
                     call(connection, connection.on_readable)
 
     def _on_other_event(self, descriptor: int) -> None:
+        on_readable = self._sockets.get(descriptor)
+        if on_readable is not None:
+            on_readable()
+            return
         if descriptor == self._wakeup:
             os.eventfd_read(self._wakeup)
             return

@@ -72,6 +72,7 @@ class Network:
         "connections",
         "delayed_close",
         "handler",
+        "has_peers",
         "is_loop_shared",
         "limits",
         "load",
@@ -97,6 +98,9 @@ class Network:
         self.logins = PendingLogins(limits.max_login_ms / 1000)
         self.is_loop_shared = False
         """Whether another task of this loop waits for sockets. Then a watcher may wait only in trio."""
+        self.has_peers = False
+        """Whether this broker follows others. Then a watcher does not poll without sleeping, for most events are of
+        brokers, which take longer; and other tasks, which wait for brokers too, get the loop more often."""
 
     def sweep(self) -> None:
         """Closes idle connections, shrinks unused buffers, and closes stalled connections if others wait for memory."""

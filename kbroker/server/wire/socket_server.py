@@ -65,6 +65,11 @@ class SocketServer:
         finally:
             self._close_all()
 
+    @property
+    def socket_watch(self) -> EpollWatcher | None:
+        """Returns the watcher that other tasks may give their sockets; None before `run`, and without epoll."""
+        return next((watcher for watcher in self._watchers if isinstance(watcher, EpollWatcher)), None)
+
     def stop_accepting(self) -> None:
         for watcher in self._watchers:
             watcher.stop_accepting()

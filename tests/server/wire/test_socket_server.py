@@ -350,6 +350,44 @@ async def test_one_busy_connection_does_not_starve_others_or_other_tasks(portabl
             nursery.cancel_scope.cancel()
 
 
+async def test_sockets_of_other_tasks_are_watched_beside_connections() -> None:
+    async with running(False) as shell:
+        watch = shell.server.socket_watch
+        assert watch is not None
+        client = await shell.connect()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            received = []
+            is_in_run = []
+
+            def on_readable() -> None:
+                is_in_run.append(shell.handler.run.is_open)
+                received.append(ours.recv(100))
+
+            watch.add(ours.fileno(), on_readable)
+            theirs.send(b"one")
+            await shell.wait_until(lambda: received == [b"one"])
+            await client.send(b"ehello")
+            assert await client.receive() == b"ehello"
+            theirs.send(b"two")
+            await shell.wait_until(lambda: received == [b"one", b"two"])
+            watch.remove(ours.fileno())
+            watch.remove(ours.fileno())
+            theirs.send(b"three")
+            await client.send(b"ehello")
+            assert await client.receive() == b"ehello"
+            assert received == [b"one", b"two"]
+            assert all(is_in_run)
+    watch.add(0, on_readable)  # the server has stopped: nothing is watched any more
+    watch.remove(0)
+
+
+async def test_without_epoll_there_is_no_watch_for_others() -> None:
+    async with running(True) as shell:
+        assert shell.server.socket_watch is None
+
+
 async def test_the_environment_forces_the_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(ToyHandler(), ConnectionLimits(), SystemClock())
     monkeypatch.setenv("KBROKER_PORTABLE", "1")
