@@ -87,6 +87,7 @@ class BrokerConnection:
     async def aclose(self) -> None:
         if self._failure is None:
             self._failure = f"The connection to {self.address} is closed"
+        self._frames.unlisten()
         await trio.aclose_forcefully(self._frames.stream)
 
     # Versions

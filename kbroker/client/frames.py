@@ -105,8 +105,10 @@ class Frames:
         self._watch.add(self._watched, on_readable)
 
     def unlisten(self) -> None:
-        if self._watch is not None:
-            self._watch.remove(self._watched)
+        """Ends `listen`, before the socket is closed: another socket may get its descriptor."""
+        if self._watch is not None and self._watched >= 0:
+            descriptor, self._watched = self._watched, -1
+            self._watch.remove(descriptor)
 
     def take(self) -> bytes | memoryview | None:
         """Reads once, without waiting, and returns the frame if it is whole. Raises the errors of `receive`."""

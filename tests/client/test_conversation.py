@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -263,3 +264,29 @@ async def test_a_conversation_that_is_cancelled_closes_its_connection() -> None:
 async def cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
+
+
+async def test_a_connection_that_another_task_closes_is_removed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later another socket may have its descriptor."""
+    removed: list[int] = []
+    remove = TrioWatch.remove
+
+    def count(watch: TrioWatch, descriptor: int) -> None:
+        removed.append(descriptor)
+        remove(watch, descriptor)
+
+    monkeypatch.setattr(TrioWatch, "remove", count)
+    is_asked = trio.Event()
+
+    async def peer(stream: trio.SocketStream) -> None:
+        await read_request(stream)
+        is_asked.set()
+        await trio.sleep_forever()
+
+    async with connected_to(peer) as connection, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(connection.send, DELETE_TOPICS))
+        await is_asked.wait()
+        await connection.aclose()
+        assert len(removed) == 1
+        nursery.cancel_scope.cancel()
+    assert len(removed) == 1
