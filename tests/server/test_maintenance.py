@@ -93,4 +93,4 @@ async def test_memory_is_returned_after_the_broker_has_grown(
     assert returned == []
     size = 200 << 20
     await maintain((), memory=memory)
-    assert returned == [200 << 20]
+    assert set(returned) == {200 << 20}  # more than once if the clock jumps several seconds
