@@ -18,6 +18,7 @@ __all__ = [
     "Example",
     "Function",
     "Group",
+    "SingleValues",
     "bootstrap_option",
     "check_not_repeated",
     "check_topic_name",
@@ -44,29 +45,28 @@ class Example(NamedTuple):
     about: str
 
 
-class Command(click.Command):
-    def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.examples = [Example(*example) for example in examples]
+class SingleValues(click.Command):
+    """Refuses an option with one value that is given twice. Click keeps the last value, Kafka's scripts refuse too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
         rest = super().parse_args(ctx, args)
-        check_not_repeated(self, ctx, given)
+        if not ctx.resilient_parsing:  # that is completion
+            check_not_repeated(self, ctx, given)
         return rest
+
+
+class Command(SingleValues):
+    def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.examples = [Example(*example) for example in examples]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(formatter, self.examples)
 
 
-class Group(click.Group):
+class Group(SingleValues, click.Group):
     """Group of commands, listed in the order of declaration. Its help shows the first example of each command."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        check_not_repeated(self, ctx, given)
-        return rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -87,12 +87,7 @@ class Group(click.Group):
 
 
 def check_not_repeated(command: click.Command, ctx: click.Context, arguments: list[str]) -> None:
-    """Raises UsageError if an option with one value is given twice, as Kafka's scripts do. Click keeps the last value.
-
-    A flag may be repeated.
-    """
-    if ctx.resilient_parsing:  # completion
-        return
+    """Raises UsageError if an option with one value is given twice. A flag may be repeated."""
     seen: set[click.Parameter] = set()
     for option in command.make_parser(ctx).parse_args(arguments)[2]:
         if isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count):
@@ -159,14 +154,10 @@ def _command_config_option(function: Function) -> Function:
 
 def _note_properties(ctx: click.Context, _option: click.Parameter, file: TextIO | None) -> None:
     if file is not None:
-        from kbroker.config.properties import parse_properties
-        from kbroker.errors import UserError
+        from kbroker.config.properties import read_properties
 
-        try:
-            with file:  # click closes it only if the command runs
-                properties = parse_properties(file.read())
-        except UnicodeDecodeError:
-            raise UserError(f"{file.name} is not a text file in UTF-8") from None
+        with file:  # click closes it only if the command runs
+            properties = read_properties(file)
         ctx.meta[COMMAND_CONFIG] = {name: text for name, text in properties.items() if name.startswith(_SECURITY)}
 
 

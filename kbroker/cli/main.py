@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from kbroker.cli.command import check_not_repeated, profile_option
+from kbroker.cli.command import SingleValues, profile_option
 from kbroker.cli.commands.version import version_line
 from kbroker.errors import UserError
 
@@ -57,14 +57,8 @@ BROKEN_PIPE: Final = 141
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class _Commands(click.Group):
+class _Commands(SingleValues, click.Group):
     """Imports a command only when it is called, so that `kbroker --help` is fast."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        check_not_repeated(self, ctx, given)
-        return rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -2,7 +2,7 @@
 
 A plain socket is read and written directly. trio's stream lets all other tasks run after each send, and returns each
 read in new memory: a follower fetches thousands of times a second, and up to megabytes at once. With a `SocketWatch`
-the socket is not watched by trio: whoever owns the watch reports that it is readable.
+trio does not watch the socket: the watch calls a function when the socket has bytes to read.
 """
 
 from __future__ import annotations

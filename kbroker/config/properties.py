@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TextIO
 
 from kbroker.errors import UserError
 
-__all__ = ["parse_properties"]
+__all__ = ["parse_properties", "read_properties"]
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -20,6 +20,14 @@ def parse_properties(text: str) -> dict[str, str]:
         name, rest = _split_property(line)
         properties[_unescape(name)] = _unescape(rest)
     return properties
+
+
+def read_properties(file: TextIO) -> dict[str, str]:
+    """Reads an open properties file. Raises UserError if it is not text in UTF-8."""
+    try:
+        return parse_properties(file.read())
+    except UnicodeDecodeError:
+        raise UserError(f"{file.name} is not a text file in UTF-8") from None
 
 
 def _logical_lines(text: str) -> Iterable[str]:

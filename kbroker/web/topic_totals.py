@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kbroker.replication.partition import Partition
 
 __all__ = ["TopicTotals", "Traffic"]
 
 
+@dataclass(slots=True)
 class Traffic:
     """Traffic counters of one topic, or of all topics if `topic` is empty."""
 
-    __slots__ = (
-        "bytes_in",
-        "bytes_out",
-        "bytes_rejected",
-        "messages_in",
-        "reassignment_bytes_in",
-        "reassignment_bytes_out",
-        "replication_bytes_in",
-        "replication_bytes_out",
-        "topic",
-        "unparsable",
-    )
-
-    def __init__(self, topic: str = "") -> None:
-        self.topic = topic
-        self.messages_in = 0
-        self.bytes_rejected = 0
-        self.reassignment_bytes_in = 0
-        self.reassignment_bytes_out = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.replication_bytes_in = 0
-        self.replication_bytes_out = 0
-        self.unparsable = 0
+    topic: str = ""
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    bytes_rejected: int = 0
+    replication_bytes_in: int = 0
+    replication_bytes_out: int = 0
+    reassignment_bytes_in: int = 0
+    reassignment_bytes_out: int = 0
+    unparsable: int = 0
 
     def add(self, partition: Partition) -> None:
         log = partition.log_handle

@@ -86,7 +86,7 @@ def test_a_usage_error_is_one_line_and_code_2(run: Run, arguments: tuple[str, ..
 
 
 def test_every_command_refuses_a_repeated_option_with_one_value() -> None:
-    """With "--topic a --topic b", click keeps only b."""
+    """Without the check, click uses only b of "--topic a --topic b"."""
     options = 0
     for ctx, command in walk_commands(kbroker):
         assert type(command).parse_args not in (click.Command.parse_args, click.Group.parse_args), ctx.command_path

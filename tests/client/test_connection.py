@@ -18,7 +18,7 @@ from kbroker.errors import PeerError
 from kbroker.protocol.compiler.load import codec
 from kbroker.protocol.error_codes import ErrorCode
 from kbroker.protocol.messages import api_versions, delete_topics, list_offsets
-from tests.client.toy_broker import ADDRESS, BY_NAME, answer_frame, read_request
+from tests.client.toy_broker import ADDRESS, BY_NAME, StepCounter, answer_frame, read_request
 
 LIST_OFFSETS = BY_NAME["ListOffsets"]
 DELETE_TOPICS = BY_NAME["DeleteTopics"]
@@ -211,17 +211,6 @@ async def test_a_request_without_an_answer_leaves_the_next_one_its_own() -> None
         await connection.send_oneway(produce, acks=0, timeout_ms=1)
         assert (await connection.send(DELETE_TOPICS)).responses == []
     assert seen == ["Produce", "DeleteTopics"]
-
-
-class StepCounter(trio.abc.Instrument):
-    """Counts how often trio resumes the task that has created it."""
-
-    def __init__(self) -> None:
-        self._task = trio.lowlevel.current_task()
-        self.steps = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.steps += task is self._task
 
 
 async def test_a_request_waits_once_if_no_other_response_is_awaited() -> None:

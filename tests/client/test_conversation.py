@@ -16,7 +16,7 @@ from kbroker.client.connection import BrokerConnection
 from kbroker.client.failures import ConnectionFailed
 from kbroker.errors import PeerError
 from kbroker.protocol.messages import delete_topics
-from tests.client.toy_broker import ADDRESS, BY_NAME, answer_frame, read_request
+from tests.client.toy_broker import ADDRESS, BY_NAME, StepCounter, answer_frame, read_request
 
 DELETE_TOPICS = BY_NAME["DeleteTopics"]
 SEVERAL = 5
@@ -124,17 +124,6 @@ async def test_responses_are_whole_however_they_arrive(names: int, piece: int) -
         assert [topic.name for topic in response.responses] == ["t" * 200] * names
 
 
-class StepCounter(trio.abc.Instrument):
-    """Counts how often trio resumes the task that has created it."""
-
-    def __init__(self) -> None:
-        self._task = trio.lowlevel.current_task()
-        self.steps = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.steps += task is self._task
-
-
 async def test_no_task_runs_for_the_requests_of_a_conversation() -> None:
     async with connected_to(answers()) as connection:
         counter = StepCounter()
@@ -203,14 +192,19 @@ async def test_a_failure_of_the_listener_is_raised_where_the_conversation_is_hel
             await connection.converse(DELETE_TOPICS, go_on, timeout_ms=1)
 
 
+async def answer_two(stream: trio.SocketStream) -> None:
+    """Answers two requests, and reads a third."""
+    for _ in range(2):
+        request = await read_request(stream)
+        assert request is not None
+        asked, version, correlation_id, body = request
+        await stream.send_all(answer_frame(asked, version, correlation_id, response_of(body.timeout_ms)))
+    await read_request(stream)
+
+
 async def test_an_end_of_the_stream_ends_the_conversation() -> None:
     async def peer(stream: trio.SocketStream) -> None:
-        for _ in range(2):
-            request = await read_request(stream)
-            assert request is not None
-            asked, version, correlation_id, body = request
-            await stream.send_all(answer_frame(asked, version, correlation_id, response_of(body.timeout_ms)))
-        await read_request(stream)
+        await answer_two(stream)
         await stream.send_all(struct.pack(">ih", 100, 0))
         await stream.aclose()
 
@@ -243,12 +237,7 @@ async def test_a_conversation_that_is_cancelled_closes_its_connection() -> None:
     is_asked = trio.Event()
 
     async def peer(stream: trio.SocketStream) -> None:
-        for _ in range(2):
-            request = await read_request(stream)
-            assert request is not None
-            asked, version, correlation_id, body = request
-            await stream.send_all(answer_frame(asked, version, correlation_id, response_of(body.timeout_ms)))
-        await read_request(stream)
+        await answer_two(stream)
         is_asked.set()
         await trio.sleep_forever()
 

@@ -127,3 +127,14 @@ def metadata_of(topics: Mapping[str, int], *, leader: int = 1, error_code: int =
             for name, count in topics.items()
         ],
     )
+
+
+class StepCounter(trio.abc.Instrument):
+    """Counts how often trio resumes the task that has created it."""
+
+    def __init__(self) -> None:
+        self._task = trio.lowlevel.current_task()
+        self.steps = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += task is self._task

@@ -130,7 +130,7 @@ def session_ms() -> int:
 
 
 all_brokers_live = pytest.mark.parametrize("session_ms", [LONG_SESSION_MS])
-"""For tests that kill no broker and expect each leader in its place."""
+"""For tests that kill no broker and expect that no leader changes."""
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ HINTS: Final[dict[str, tuple[Any, ...]]] = {
     "transaction_timeout_ms": (10_000,),
     "transactional_id": ("id", None),
 }
-"""What a field mostly has, so that requests get past the first check."""
+"""Usual values of the fields, so that requests pass the first check."""
 
 
 class Values(Random):

@@ -1,4 +1,4 @@
-"""Spark's workers do not read zip files anew before each task, nor walk all modules after each task."""
+"""A Spark worker reads zip files once, not before each task, and its modules are not garbage-collected each time."""
 
 from __future__ import annotations
 

@@ -220,12 +220,9 @@ def alter(
 
 
 def _read_file(file: TextIO) -> dict[str, str]:
-    from kbroker.config.properties import parse_properties
+    from kbroker.config.properties import read_properties
 
-    try:
-        settings = parse_properties(file.read())
-    except UnicodeDecodeError:
-        raise UserError(f"{file.name} is not a text file in UTF-8") from None
+    settings = read_properties(file)
     if not settings:
         raise UserError(f"{file.name} has no configs")
     return settings

@@ -147,14 +147,10 @@ def _run_offline(
     zookeeper_config: TextIO | None,
 ) -> None:
     from kbroker.cli.stopped_broker import run_in_data_dir, run_in_zookeeper
-    from kbroker.config.properties import parse_properties
+    from kbroker.config.properties import read_properties
 
     if zookeeper is not None:
-        try:
-            properties = {} if zookeeper_config is None else parse_properties(zookeeper_config.read())
-        except UnicodeDecodeError:
-            assert zookeeper_config is not None
-            raise UserError(f"{zookeeper_config.name} is not a text file in UTF-8") from None
+        properties = {} if zookeeper_config is None else read_properties(zookeeper_config)
         run_in_zookeeper(zookeeper, properties, call)
     else:
         assert data_dir is not None

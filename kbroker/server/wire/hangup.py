@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["has_hung_up"]
 
-_EVENTS: Final = getattr(select, "POLLRDHUP", 0)  # only on Linux; others report POLLHUP, which nobody has to ask for
+_EVENTS: Final = getattr(select, "POLLRDHUP", 0)  # only on Linux; other systems report POLLHUP unasked
 
 
 def has_hung_up(descriptor: int) -> bool:

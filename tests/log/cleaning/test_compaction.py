@@ -212,7 +212,7 @@ def test_a_tombstone_is_removed_only_after_its_delete_horizon(place: Place) -> N
 
 
 def test_tombstones_can_be_kept_for_ever(place: Place) -> None:
-    """As Kafka's `Long.MAX_VALUE`: no timestamp of a batch is later than that."""
+    """The largest value of the config is Kafka's `Long.MAX_VALUE`, the last timestamp that a batch can have."""
     latest = (1 << 63) - 1
     config = replace(BIG, delete_retention_ms=latest)
     log = filled(place, config, [("a", "1"), ("b", "1")], [("a", None)])
