@@ -13,7 +13,7 @@ FAILURES = [f"wrong password {SHA_512}", "another authority", "expired broker", 
 
 
 def write_and_read(session: Any, login: Login) -> str:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     options = {f"kafka.{name}": text for name, text in java_properties(login).items()}
